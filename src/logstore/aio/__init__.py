@@ -1,4 +1,4 @@
-"""logstore for asyncio: what waits is awaited, and blocks no event loop.
+"""logstore for asyncio: calls that wait are awaited, and block no event loop.
 
     import logstore.aio
 

@@ -1,5 +1,5 @@
-"""The group commit of a store: one thread appends what cannot be appended at once, and
-syncs for all that wait.
+"""The group commit of a store: one thread makes appends that have to wait, and syncs
+for all waiting tasks.
 
     the loop    collects requests while its tasks run, then hands all of them over
     the thread  makes the calls in their order, then one sync of each partition
@@ -54,7 +54,7 @@ class _Call:
         ends: from its result: what must be durable before the task continues.
         is_begun: the call begins something, and returns a function that waits for the
             result.
-        line: which it is in, if any.
+        line: the line that it is in, if any.
         result, error: of the call, and of the sync after it.
     """
 
@@ -190,7 +190,7 @@ class Commits:
         return future
 
     def sync(self, partition: Partition, end: int) -> asyncio.Future[None]:
-        """Let the thread make durable what is below an offset."""
+        """Let the thread make the records below an offset durable."""
         future: asyncio.Future[None] = self._binding.loop().create_future()
         sync = self._syncs.get(partition)
         if sync is None:

@@ -334,7 +334,7 @@ class Consumer:
         await self._asked(lambda one: one.commit(given, durable=durable))
 
     async def committed(self, partition: tuple[str, int]) -> OffsetAndMetadata | None:
-        """The offset that the group has committed for a partition; None: none that
+        """The offset that the group has committed for a partition; None: no commit
         counts."""
         return await self._asked(lambda one: one.committed(partition))
 
@@ -420,8 +420,8 @@ class Consumer:
         return await self._asked(lambda one: one.offsets_for_times(given))
 
     async def lag(self) -> dict[TopicPartition, int]:
-        """How many offsets each partition that it has is short of the last record that
-        could be delivered now."""
+        """How many offsets the position of each of its partitions is below the last
+        record that could be delivered now."""
         return await self._asked(lambda one: one.lag())
 
     async def group_metadata(self) -> tuple[str | None, int, str]:

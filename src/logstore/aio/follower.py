@@ -31,8 +31,8 @@ _ADDED_S: Final = 1.0
 
 
 class _Seat:
-    """A follower in a place: it reads by looks that are shared from `begin` on. Before
-    it, the place may have looked at the log earlier than this follower."""
+    """A follower in a place: from `begin` on it shares the place's looks at the log.
+    Before, the place may have looked at the log earlier than this follower."""
 
     def __init__(self, place: Place, partition: Partition) -> None:
         self.place = place

@@ -53,7 +53,7 @@ class Services:
     Attributes:
         binding: the event loop.
         commits: the group commit.
-        wakes: what wakes followers.
+        wakes: wakes followers.
         run: makes a blocking call in another thread.
         check: raises unless the store can be used.
     """
@@ -217,7 +217,7 @@ class Partition:
                 if durable:
                     await self._services.commits.sync(self.blocking, offset + 1)
                 return offset
-        # The caller may change what is mutable while a thread works.
+        # The caller may change mutable arguments while a thread works.
         check_payload_type(value, "value")
         check_payload_type(key, "key")
         value, key = as_bytes(value), as_bytes(key)
@@ -439,7 +439,7 @@ class Partition:
         on_corruption: OnCorruption = "raise",
         limit: int | None = None,
     ) -> Follower[Record]:
-        """The records from `start` on, then those appended later, by any process: an
+        """The records from `start` on, then records appended later, by any process: an
         asynchronous iterator.
 
         It needs no thread, and wakes when there is something to read. It lets other

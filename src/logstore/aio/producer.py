@@ -23,8 +23,8 @@ class Producer:
     `logstore.aio.Store.producer`.
 
     A task that was cancelled, or failed, repeats its call with the same `sequence` and
-    the same records: what is in the log is not appended again, and its offsets are
-    returned. See `logstore.Producer`.
+    the same records: records already in the log are not appended again, and their
+    offsets are returned. See `logstore.Producer`.
 
     Attributes:
         blocking: the `logstore.Producer`, whose methods block the thread.

@@ -244,7 +244,7 @@ class Store:
 
     @property
     def read_only(self) -> bool:
-        """Whether it was opened so."""
+        """Whether it was opened read-only."""
         return self.blocking.read_only
 
     @property
@@ -444,8 +444,8 @@ class Store:
     # ------------------------------------------------------------ the end
 
     async def close(self) -> None:
-        """Close the store: what was begun before is finished, and what is begun later
-        raises `StoreClosedError`. Followers raise it, too.
+        """Close the store: calls begun before are finished, and calls begun later raise
+        `StoreClosedError`. Followers raise it, too.
 
         May be called again, also after it failed. If the task is cancelled, closing
         is completed.

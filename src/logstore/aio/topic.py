@@ -243,9 +243,9 @@ class Topic:
         on_corruption: OnCorruption = "raise",
         limit: int | None = None,
     ) -> Follower[TopicRecord]:
-        """The records of all partitions, then those appended later to any of them, by
-        any process: an asynchronous iterator; see `Partition.follow`. Partitions that
-        are added are followed, too, from their start on, within a second.
+        """The records of all partitions, then records appended later to any of them, by
+        any process: an asynchronous iterator; see `Partition.follow`. Added partitions
+        are followed, too, from their start on, within a second.
 
         Args, Raises: as `logstore.Topic.follow`; `EventLoopError`.
         """

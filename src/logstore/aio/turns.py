@@ -26,7 +26,7 @@ __all__ = ["Turns"]
 
 _Result = TypeVar("_Result")
 
-# Another call has to wait for its turn so long, at most.
+# How long another call has to wait for its turn, at most.
 _TURN_S: Final = 0.1
 
 
@@ -377,7 +377,7 @@ class Turns:
             self._again()
 
     def _fail(self, asked: list[_Waiter], error: BaseException) -> None:
-        """A reading has failed: the first task that has asked for it gets the error.
+        """Handle a failed read: the first task that has asked for it gets the error.
         The others try it again."""
         for waiter in asked:
             if waiter in self._waiters and not waiter.future.done():

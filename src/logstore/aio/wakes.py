@@ -264,7 +264,7 @@ class _Reader:
 _readers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[int, _Reader]] = (
     weakref.WeakKeyDictionary()
 )
-# The loops that read just now, by their threads: they ask for their own wake-ups.
+# The loops that are reading reports, by their threads: they call `_rung` afterwards.
 _reading: dict[int, asyncio.AbstractEventLoop | None] = {}
 
 

@@ -30,7 +30,7 @@ DESCRIBE_EXAMPLES: Final = [
 _PATHS: Final = (
     "a store or a Kafka log directory; several of one broker's are read together"
 )
-# The protocol of groups that are no broker's.
+# The protocol of groups of a store.
 _OWN: Final = "logstore"
 _UNKNOWN: Final = "-"
 _FEW: Final = 10
@@ -57,7 +57,7 @@ class Member(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A group, and those of its partitions that were chosen."""
+    """A group, and its chosen partitions."""
 
     group: str
     protocol: str
@@ -142,8 +142,8 @@ class Found(NamedTuple):
     """The groups of some directories.
 
     Attributes:
-        listed: all of them, those of stores first.
-        own, of_broker: as the library returns them, with what could not be read.
+        listed: all of them, groups of stores first.
+        own, of_broker: as the library returns them, with errors of unreadable files.
     """
 
     listed: list[Listed]
@@ -308,7 +308,7 @@ def _matches(name: str, patterns: Iterable[str]) -> bool:
 
 
 def _objects(one: Listed, times: str) -> Iterator[dict[str, Any]]:
-    """A line for each partition; one without a partition for a group that has none."""
+    """A line for each partition; a group without partitions gets one line, too."""
     members = {member.id: member for member in one.members}
     nobody = Member("", None, 0)
     no_partition = logstore.types.GroupPartition("", -1)
@@ -365,7 +365,7 @@ def _print_all(printer: Printer, listed: Sequence[Listed], sort: str | None) -> 
 
 
 def _about_members(stores: Iterable[logstore.types.ConsumerGroups]) -> Iterator[str]:
-    """What an operator should know of the members of a store."""
+    """Notes on the members of a store for an operator."""
     for group in (group for found in stores for group in found):
         for member in group.members:
             who = f"group {group.group}: process {member.pid}"
@@ -400,7 +400,7 @@ def _not_here(
     paths: Sequence[str],
     patterns: Sequence[str],
 ) -> Iterator[str]:
-    """What is not listed, and is no fault."""
+    """Notes on groups and partitions that are not listed, without being a fault."""
     missing = found.missing
     if not found.partition_count and not names:
         yield (

@@ -46,19 +46,19 @@ class StoreContext:
     """The shared parts of one store.
 
     Attributes:
-        store: whose they are: it stays open as long as one of its parts is used.
+        store: their owner: it stays open as long as one of its parts is used.
         path: absolute path of its directory.
-        read_only: whether it was opened so.
+        read_only: whether it was opened read-only.
         store_config: the `StoreConfig` it was opened with.
         files: the system calls to use.
         root: its directory.
         lock_group: of all its locks.
         lock: held by a thread that changes topics, or loads partitions.
         descriptors: of all open files.
-        scheduler: runs what is due later.
+        scheduler: runs tasks that are due later.
         state: the last writer, and the checkpoints; recorded by files in the root.
-        is_closed: whether nothing may begin any more.
-        unreported: what failed in the background; the next call raises it.
+        is_closed: whether no call may begin any more.
+        unreported: a failure in the background; the next call raises it.
     """
 
     def __init__(

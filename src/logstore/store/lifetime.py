@@ -202,8 +202,8 @@ class Lifetime:
         self.is_finished = True
 
     def after_fork(self) -> None:
-        """Give up the threads, and the lock, which are the parent's. In the child of a
-        fork. One that is shared is used on, with requests of the child's own."""
+        """Give up the threads, and the lock, which are the parent's. Called in the
+        child of a fork. A shared store stays usable, with requests of the child."""
         if self._sharing is not None:
             self._sharing.after_fork()
         if self._is_shared:

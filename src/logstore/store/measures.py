@@ -1,4 +1,4 @@
-"""The numbers of a store that monitoring asks for: `Store.metrics`.
+"""The numbers of a store for monitoring: `Store.metrics`.
 
 Nothing here walks over a log, and nothing waits for an append, a sync or a read: for an
 open log it reads attributes; for one that was not used since the store was opened it

@@ -68,8 +68,8 @@ class Publishing:
         return Stage(context.root, identity, sequence, self._topic_id_of)
 
     def _topic_id_of(self, destination: Destination) -> str:
-        """The id of the topic that is staged for: a `Partition` of a writer always
-        belongs to one topic, others belong to the topic that has the name now."""
+        """The id of the topic that is the destination of a stage: a `Partition` of a
+        writer always belongs to one topic, others to the topic with the name now."""
         # That of `logstore.aio` has one.
         destination = getattr(destination, "blocking", destination)
         if isinstance(destination, Partition) and not self._context.read_only:

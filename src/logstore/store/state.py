@@ -82,8 +82,8 @@ class StoreState:
         caller must not change it: other threads may be using it for other partitions.
 
         Args:
-            cache_key: of the ownership, if it was taken just now: what is returned is
-                from then or later. None: it is taken here.
+            cache_key: of the ownership, if it was taken just now: the result is from
+                then or later. None: it is taken here.
         """
         cache_key = cache_key or self.ownership.cache_key()
         cached_key, ownership = self._seen
@@ -187,7 +187,7 @@ class StoreState:
         """Record a start offset in Kafka's checkpoint, durably: nothing else has it.
 
         Raises:
-            OSError: as the system gives it.
+            OSError: as raised by the system.
         """
         with self.lock:
             self.ownership.write_starts({**self.topics.starts(), key: offset})

@@ -70,7 +70,7 @@ class Store:
 
     Attributes:
         path: absolute path of its directory.
-        read_only: whether it was opened so, or with `shared`.
+        read_only: whether it was opened with `read_only`, or with `shared`.
         config: the `StoreConfig` it was opened with.
     """
 
@@ -247,8 +247,8 @@ class Store:
             A report for each of them, by topic and partition.
 
         Raises:
-            LogStoreError: that of the first partition for which it failed, raised after
-                the others.
+            LogStoreError: the error of the first partition for which it failed, raised
+                after the others.
         """
         if not dry_run:
             self._topics.check_writable("compact")
@@ -391,7 +391,7 @@ class Store:
         It gets another epoch: an earlier `Producer` of the name appends nothing more.
 
         Args:
-            name: 1 to 1000 characters, kept for good.
+            name: 1 to 1000 characters, kept permanently.
 
         Raises:
             ConfigError: the name is invalid.
@@ -418,8 +418,8 @@ class Store:
         Args:
             path: the directory; it must not exist, or be empty, and neither be a link
                 nor a mount point. It is complete and durable when it is there.
-            links: let sealed segments be hard links to the files of this store, where
-                that is possible: nothing is ever changed in them.
+            links: let sealed segments be hard links to the files of this store, if
+                possible: nothing is ever changed in them.
             on_progress: called in this thread with a `SnapshotProgress`, now and then.
 
         Raises:

@@ -31,7 +31,7 @@ class DeletedDirectories:
     def rename(self, name: str, new: str, *, is_recorded: bool) -> None:
         """Rename the directory of a partition that is being deleted. If a full disk has
         no room for the new name, and the deletion `is_recorded`, remove it at once.
-        Else its indexes make room, and what else can be made again."""
+        Else remove indexes, and other files that can be made again, to make room."""
         if self._has_renamed(name, new):
             return
         if not is_recorded:
@@ -130,7 +130,7 @@ def _make_room(directory: Directory) -> None:
 
 def _empty(directory: Directory) -> list[str]:
     """Remove the files that logstore or Kafka put into a partition's directory, also
-    the directories in it that are logstore's own (`layout.QUARANTINE_PREFIX`). Returns
+    logstore's directories in it (`layout.QUARANTINE_PREFIX`). Returns
     the names of foreign files, which stay."""
     foreign: list[str] = []
     for name in directory.names():

@@ -88,7 +88,7 @@ def decide(facts: IdentityFacts) -> Identified:
         and found[:3] == (topic_id, *key)
         and found.log_id == log_id,
         is_foreign=found is not None and not is_of_topic,
-        # Where another program has written, there may never have been an id.
+        # If another program has written, there may never have been an id.
         is_renewed=facts.is_own and not is_known and facts.has_own_files,
         is_cut=may_be_changed(facts.recorded, facts.earlier, found),
     )

@@ -103,7 +103,7 @@ class KnownIds:
             is_empty: its first segment is created next, which syncs the directory.
 
         Raises:
-            OSError: as the system gives it.
+            OSError: as raised by the system.
         """
         topic, number = key
         topic_id = self.id_for_appends(topic)
@@ -113,7 +113,7 @@ class KnownIds:
         count = leading(self._numbers[topic])
         is_noted = not count or self._settings.is_identified(topic)
         if found != identity:
-            # Without a sync nothing is lost with its name but what is appended then.
+            # Without a sync, only records appended since can be lost with its name.
             identity.write(directory, sync=not (is_noted and is_empty))
         if not is_noted:
             settings = {
@@ -147,7 +147,7 @@ class KnownIds:
         self._minted.pop(topic, None)
 
     def claimed(self, topic: str, stored: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields of a topic's identity, after another program has written."""
+        """The fields of a topic's identity, after a write by another program."""
         topic_id = stored.get("id", "")
         if not topic_id:
             return {}

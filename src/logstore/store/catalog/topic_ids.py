@@ -68,7 +68,7 @@ class TopicIds:
         if identity is None:
             found = self.kafka_id(topic)
             return derived_id(found, topic) if found and is_taken(found, "") else found
-        # Under another name it was moved, if the one that it came from is gone.
+        # With another name it was moved, if the original topic is gone.
         is_copy = is_taken(identity.topic_id, identity.topic)
         if topic == identity.topic and is_copy:
             return derived_id(identity.topic_id, topic)
@@ -115,8 +115,8 @@ class CatalogFile:
         *,
         ask_catalog: bool,
     ) -> bool:
-        """Whether a partition's directory may be of the topic with the id `held`. What
-        nothing contradicts is so.
+        """Whether a partition's directory may be of the topic with the id `held`: true
+        unless a file contradicts it.
 
         Args:
             found: the identity in the directory.

@@ -1,4 +1,4 @@
-"""The settings of the topics of a store, and the file that has them.
+"""The settings of the topics of a store, and their file.
 
 `.logstore-topics` (docs/format.md) also records how many partitions each topic must
 have, and whether its creation or deletion is in progress.
@@ -110,7 +110,8 @@ class TopicSettings:
         self._changes = 0
         # Whether opening has changed them.
         self._is_taken_over = False
-        # Topic -> what was made, and of which stored value, which is never changed.
+        # Topic -> the settings made, and the stored value they are made of, which is
+        # never changed.
         self._configs: dict[str, tuple[object, TopicConfig]] = {}
 
     def read(self, report: Callable[[RecoveryAction], None]) -> None:
@@ -165,7 +166,7 @@ class TopicSettings:
         self._count = sum(map(_partitions, stored.values()))
 
     def persist_claim(self) -> None:
-        """Persist what opening has found out (`take_over`), before the first change."""
+        """Persist settings found at opening (`take_over`), before the first change."""
         if self._is_taken_over:
             checkpoints.check_state(self._root, layout.TOPICS, {"topics": self.stored})
             with self._lock:
@@ -177,7 +178,7 @@ class TopicSettings:
         they can be taken back on a full disk, too.
 
         Raises:
-            OSError: as the system gives it; nothing was begun.
+            OSError: as raised by the system; nothing was begun.
         """
         with self._lock:
             if self._is_in_doubt or not self._file.is_known:
@@ -200,7 +201,7 @@ class TopicSettings:
             return is_cut
 
     def _has_cut_to(self, end: FileEnd | None, begun: BegunCreation) -> bool:
-        """Cut off what the file has after an end, if no other change has followed since
+        """Cut off the entries after an end, if no other change has followed since
         the creation was begun; False: nothing was cut."""
         if end is None or self._changes != begun.changes:
             return False
@@ -250,7 +251,7 @@ class TopicSettings:
         self.is_dirty = self._is_in_doubt = False
 
     def _rewrite(self) -> None:
-        """Let the file say what memory does."""
+        """Make the file equal to the settings in memory."""
         self._replace(self.stored)
         self.is_dirty = self._is_in_doubt = False
 

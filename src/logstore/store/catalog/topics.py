@@ -1,4 +1,4 @@
-"""The topics of a store: which there are.
+"""The known topics of a store.
 
 Topics are found by the directories of their partitions, as Kafka finds them. The
 settings say in addition how many partitions there must be (`TopicSettings`).
@@ -38,7 +38,7 @@ class Catalog:
         ids: of the topics.
         deleted: the directories of deleted topics.
         numbers: topic -> numbers of its partitions, in order.
-        missing_partitions: those whose directory is gone and should not be.
+        missing_partitions: partitions whose directory is unexpectedly missing.
         directories: all in the root, when the topics were found.
         begun: topic -> partitions whose directories a call that did not complete may
             have made.

@@ -71,8 +71,8 @@ def lowered_in(cuts: Cuts, end: int, position: int, commit_ms: int) -> int | Non
 
 
 def adopt_copy(context: StoreContext, topics: OpenTopics, publisher: Publisher) -> None:
-    """Before the first change of a store that was just opened for writing. Does nothing
-    if the directory is that of the last owner.
+    """Called before the first change of a store that was just opened for writing. Does
+    nothing if the last owner had the same directory.
 
     1. give the files of groups that share an inode with the original a separate inode;
     2. lower positions above the end of a log, durably. Each log has its cut as soon as
@@ -141,7 +141,7 @@ def _end_of(topics: OpenTopics, key: TopicPartition) -> int:
 def mark_unknown(
     context: StoreContext, topics: OpenTopics, publications: Publications
 ) -> None:
-    """Before an interrupted publication is undone: if a log of a copy ends before the
+    """Called before a publication is undone: if a log of a copy ends before the
     end that a publication in the journal gave it, record that publication: whether it
     has all its records is unknown.
 

@@ -1,6 +1,6 @@
 """A consistent cut of an open store: the contents of a copy, as of one moment.
 
-The order is what makes it consistent. The positions of groups come first, then the
+The order makes it consistent. The positions of groups come first, then the
 publications and the ends of all logs at one moment, then the named producers. So no
 publication is remembered whose records are not there, and no producer is missing whose
 records are there. No position lies above the end of a log, unless that was cut in
@@ -64,9 +64,9 @@ class StoreCut(NamedTuple):
         settings: of topics, as `.logstore-topics` has them.
         ledger: the fields of `.logstore-published`; None: nothing was published.
         partitions: sorted.
-        missing: those whose directory is gone.
+        missing: partitions whose directory is gone.
         points: Kafka's recovery points, of the partitions without a `log`.
-        store_epoch: that partition states were written under.
+        store_epoch: the epoch under which partition states were written.
         is_clean: whether the last owner had closed the store.
     """
 
@@ -170,7 +170,7 @@ def _group_files(root: Directory) -> list[str]:
 
 
 def _contents(root: Directory, names: Iterable[str]) -> dict[str, bytes]:
-    """The contents of those files that exist."""
+    """The contents of the files that exist."""
     found = {}
     for name in names:
         try:

@@ -51,7 +51,7 @@ _NO_LINK: Final = (
     errno.ENOSYS,
     errno.ENOENT,
 )
-# No copy has these: what was put aside, and what a process was writing.
+# Not copied: quarantined bytes, and files that a process was writing.
 _LEFT_OUT: Final = (
     layout.OWN_COPY_PREFIX,
     layout.TORN_PREFIX,
@@ -141,7 +141,7 @@ def check_target(files: Files, source: str, path: str) -> None:
 
 
 def _lies_in(files: Files, source: str, path: str) -> bool:
-    """Whether a path is that of a directory or leads into it, also through links."""
+    """Whether a path is a directory or leads into it, also through links."""
     store = _identity(files, source)
     while True:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):

@@ -1,4 +1,4 @@
-"""Requests for a snapshot, of processes that have not the store's lock.
+"""Requests for a snapshot, by processes without the store's lock.
 
     requester                                  owner
     links a request to its one name            sees the name, and reads the request
@@ -54,7 +54,7 @@ __all__ = ["SnapshotServer", "snapshot_elsewhere"]
 # How often an owner looks for a request, and a requester for an answer.
 _LOOK_S: Final = 0.5
 _POLL_S: Final = 0.02
-# An owner that has not begun after so long does not know of snapshots.
+# An owner that has not begun after this time does not know of snapshots.
 _BEGIN_S: Final = 5.0
 _PROGRESS_S: Final = 0.2
 _BYTES_MAX: Final = 1 << 20

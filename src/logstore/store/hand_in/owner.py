@@ -10,8 +10,8 @@ processes, in one commit.
 
 The store remembers identities, and so decides whether something was published: a
 request that is handed in again, or served by two owners one after the other, is
-published once. If the owner ends, a requester sees its lock fall, and becomes the
-owner. So nothing depends on one process.
+published once. If the owner ends, a requester sees that its lock is released, and
+becomes the owner. So nothing depends on one process.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ def _answer_of(outcome: Outcome) -> Answer:
 
 
 def _answer(call: Call, answer: Answer) -> None:
-    """Answer a request. It was decided: without an answer, the requester asks what is
-    remembered when its time is over."""
+    """Answer a request. It was decided: without an answer, the requester looks up the
+    outcome when its time is over."""
     try:
         call.answer(answer)
     except OSError as error:
@@ -156,8 +156,8 @@ class HandIn:
                     self._thread.wake()
 
     def serve(self) -> bool:
-        """Publish what waits, until nothing does. Returns whether to do it again after
-        a pause."""
+        """Publish waiting requests until none is left. Returns whether to do it again
+        after a pause."""
         self._processes.look_again()
         # Without a lock as long as nothing waits: others may hold it, and must not find
         # it held from inside a call of theirs.

@@ -1,5 +1,5 @@
-"""The requests of one process that has not the lock of the store: they are made, waited
-for, and taken back (the side of the owner: `owner`).
+"""The requests of one process without the store's lock: makes them, waits for them, and
+takes them back (the side of the owner: `owner`).
 
 Any number of threads make requests at once. Each has a number, in the order in which
 they stand in the file of the process; the owner carries them out in that order. One of
@@ -57,10 +57,10 @@ _DYING_S: Final = 0.5
 _DYING_LOOK_S: Final = 0.005
 # After the end of the time an owner that has taken a request may still answer it.
 _GRACE_S: Final = 0.2
-# Calls that wait when the store is closed have so long to take their requests back.
+# Calls that wait when the store is closed must take their requests back in this time.
 _CLOSE_S: Final = 5.0
-# A longer wait is logged, once; and what the store remembers is looked at, and again
-# after each time that is twice as long: the owner may not have been able to answer.
+# A longer wait is logged, once; and the remembered entries are looked up, again each
+# time the wait has doubled: the owner may not have been able to answer.
 _TOLD_S: Final = 1.0
 
 
@@ -135,8 +135,8 @@ class Requester:
 
     Args:
         become_owner: begins to take the lock of the store, if it is free, to carry out
-            what waits.
-        publications: what the store remembers.
+            waiting requests.
+        publications: the entries that the store remembers.
     """
 
     def __init__(

@@ -200,7 +200,7 @@ class ServedProcesses:
         self._again: set[str] = set()
         # The files of which no changes are reported, by their descriptors.
         self._unreported: set[int] = set()
-        # Of their errors there is a warning.
+        # Processes whose errors were logged.
         self._told: set[str] = set()
         # Processes that had ended when their files were opened.
         self._ended_before: set[str] = set()

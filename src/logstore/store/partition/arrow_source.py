@@ -42,7 +42,7 @@ class ArrowSource(abc.ABC):
     def read_arrow(
         self, start: Any = None, stop: Any = None, columns: Sequence[str] = ()
     ) -> pyarrow.RecordBatchReader:
-        """The records as a stream of Arrow's, with these columns."""
+        """The records as an Arrow stream, with these columns."""
 
     def _partitions_now(self) -> Sequence[Any]:
         """Its partitions, in order."""
@@ -128,7 +128,7 @@ class ArrowSource(abc.ABC):
         Args:
             columns: as in `read_arrow`; None: offset, timestamp, key, value, and before
                 them, of a topic, topic and partition.
-            text: keys and values as ``string``; what is no UTF-8 in them becomes
+            text: keys and values as ``string``; bytes that are not UTF-8 become
                 U+FFFD.
             json: names of members of the JSON objects in the values, and the type of
                 each: string, int32, int64, double or bool. After the other columns
@@ -139,7 +139,7 @@ class ArrowSource(abc.ABC):
             start, stop, durable_only, isolation, on_corruption, limit: as in
                 `read_arrow`.
 
-        Raises: as `read_arrow`, and what it raises while it reads.
+        Raises: as `read_arrow`, both at the call and while it reads.
         """
         options: dict[str, Any] = {
             "text": text,

@@ -155,9 +155,8 @@ class Partition(ArrowSource):
         """Identifies the current state of the log. Keep it with offsets that were read,
         and pass it to `unchanged_below` later, in any process.
 
-        None if the cuts of the log are not recorded: this is so for the log of a
-        broker, for one that an earlier version wrote last, and for one that is new and
-        not synced yet.
+        None if the cuts of the log are not recorded: for the log of a broker, for a log
+        that an earlier version wrote last, and for a new log that is not synced yet.
         """
         history = self._views.history()
         return None if history is None else LogMark(history[0], history[1].serial)
@@ -246,7 +245,7 @@ class Partition(ArrowSource):
 
         Args:
             start: an offset, a time, or None: the start of the log.
-                ``p.end_offset`` follows only what is new.
+                ``p.end_offset`` follows only new records.
             timeout: end after this many seconds without a record; None: never.
             others: as in `read`.
 
@@ -351,7 +350,7 @@ class Partition(ArrowSource):
         with ``read_only``.
 
         Args:
-            isolation: with ``read_committed``, the result also has what became of the
+            isolation: with ``read_committed``, the result also has the outcome of the
                 transactions in the range, and the log is read as far as necessary.
         """
         return self._reads.byte_ranges(start, stop, isolation)
@@ -599,7 +598,7 @@ class Partition(ArrowSource):
                 read.
             DiskFullError: a tenth more than the largest new segment may need is not
                 free. Nothing was written.
-            StorageError: what was compacted before stays so; the log is intact.
+            StorageError: segments compacted before stay so; the log is intact.
             SyncFailedError: the log is intact; it takes no more appends.
             TopicNotFoundError, StoreClosedError: it was deleted or closed meanwhile.
             ReentrantCallError: it is called from `on_progress` of the same partition.

@@ -163,8 +163,8 @@ class PartitionAppends:
         return self.append(value, key, timestamp_ms, headers, None, durable)
 
     def stamps(self, timestamp_ms: int | None) -> tuple[int, int] | None:
-        """The timestamp of a record that is appended now, and what is stored of it;
-        None: only the append knows."""
+        """(timestamp of a record appended now, timestamp stored for it); None: only the
+        append knows."""
         encoder = self.writer().appends.encoder
         if encoder.log_append_time:
             return None
@@ -257,12 +257,12 @@ class PartitionAppends:
         return offsets
 
     def check_may_sync(self) -> None:
-        """Raise what keeps an append from being made durable."""
+        """Raise the error that keeps an append from being made durable."""
         self.writer().syncs.check_may_sync(True)
 
 
 def _sent(prepared: Prepared) -> list[SentBatch]:
-    """Checked batches, in the form that the producers' state takes them."""
+    """The checked batches as `SentBatch` objects, to update the producers' state."""
     markers = iter(prepared.markers)
     sent = []
     for header in prepared.headers():

@@ -483,7 +483,7 @@ class PartitionViews:
         return None if self.writer is None else self.writer.appended
 
     def has_more(self, view: View, durable_only: bool) -> bool:
-        """Whether there may be more than in a view, in the store that writes it."""
+        """Whether the log may have more than a view, in the store that writes it."""
         writer = self.writer
         if writer is None or writer.health.closed is not None:
             return True
@@ -517,7 +517,7 @@ def _runs(
 
 
 def unchanged(ask: Callable[[], _Result]) -> _Result:
-    """The result of a call that returns everything at once. If the log is changed
+    """Result of a call that returns everything at once. If the log is changed
     during the call, nothing is lost: the call is repeated on the changed log."""
     while True:
         with contextlib.suppress(ChangedError):

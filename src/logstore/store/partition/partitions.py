@@ -57,7 +57,7 @@ class RecoveryProgress(NamedTuple):
     """The progress of a recovery.
 
     Attributes:
-        partitions_done, partitions_total: examined, and to be examined.
+        partitions_done, partitions_total: examined so far, and in total.
         bytes_checked: of log, so far.
     """
 
@@ -99,9 +99,9 @@ class PartitionWriters:
         unpublished: where logs must end, and why they could not be cut there: they may
             have a part of an unfinished publication.
         unwritten: partitions whose damage could not be recorded.
-        published: where logs ended, as the journal of publications says that the last
+        published: where logs ended, by the journal of publications that the last
             writer has left.
-        actions: what was found and repaired so far.
+        actions: findings and repairs so far.
     """
 
     def __init__(self, context: StoreContext, catalog: Catalog) -> None:
@@ -122,7 +122,7 @@ class PartitionWriters:
         self._compacted: dict[TopicPartition, int] | None = None
 
     def record(self, action: RecoveryAction) -> None:
-        """Record something that was found or repaired."""
+        """Record an action: a finding or a repair."""
         self.actions.append(action)
         if action.label == UNPUBLISHED:  # it costs nothing that anyone was promised
             logger.info("recovery: %s: %s", action.label, action.message)
@@ -240,7 +240,7 @@ class PartitionWriters:
     def recover(
         self, on_progress: Callable[[RecoveryProgress], None] | None = None
     ) -> None:
-        """Load all that is pending, several at a time.
+        """Load all pending partitions, several at a time.
 
         Callbacks run in the thread of the caller.
         """
@@ -486,7 +486,7 @@ class PartitionWriters:
         Without them the next opening examines every partition again.
 
         Raises:
-            OSError: as the system gives it.
+            OSError: as raised by the system.
         """
         self.catalog.settings.close()
         ends, ownership = self.ends(), self._state.ownership

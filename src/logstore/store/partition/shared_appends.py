@@ -67,14 +67,14 @@ _DATA_MAX: Final = 1 << 20
 
 
 class HandIn:
-    """How a shared store hands in.
+    """Functions by which a shared store hands in its appends.
 
     Args:
         ask: hands in, and returns the owner's answer.
         begin: hands in, and returns a function that waits for it; is given the time
             from which on the wait counts, by `time.monotonic`.
         stage: makes a stage for records too large for a request.
-        discard: removes what was staged.
+        discard: removes staged files.
         now_ms: the time.
     """
 
@@ -189,7 +189,7 @@ class SharedAppends:
         return self.config.message_format
 
     def writer(self) -> NoReturn:
-        """No other change can be handed in.
+        """Raise: no other change can be handed in.
 
         Raises:
             ReadOnlyError: always.
@@ -357,7 +357,7 @@ class SharedAppends:
         return offsets
 
     def check_may_sync(self) -> None:
-        """The owner says what keeps an append from being made durable."""
+        """The owner reports any error that keeps an append from being made durable."""
 
 
 def appends_to(
@@ -473,8 +473,8 @@ def _spans_in(answer: Answer) -> Mapping[TopicPartition, range]:
 
 
 def _appended(hand_in: HandIn, asked: Append, get: Callable[[], Answer]) -> Appended:
-    """The result of an append. Removes what was staged for it if it is certain that it
-    was not written."""
+    """The result of an append. Removes its staged files if it was certainly not
+    written."""
     try:
         spans = _spans_in(get())
     except BaseException as error:

@@ -166,9 +166,9 @@ class GroupCommit:
         """Append, make durable, commit.
 
         1. record where the logs end, durably, unless that is recorded; 2. append to
-        each log; then in one call: 3. record what each has got, and what is remembered;
-        4. sync the logs and the journal at the same time; 5. seal the entry: the commit
-        for readers.
+        each log; then in one call: 3. record the new ends of the logs, and the entries
+        to remember; 4. sync the logs and the journal at the same time; 5. seal the
+        entry: the commit for readers.
         """
         journal, targets = self._journal, self._targets
         for target in targets:

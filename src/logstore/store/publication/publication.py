@@ -1,4 +1,4 @@
-"""Publications as values: what is asked for, and what came of it."""
+"""Publications as values: requests and their results."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Publication:
         is_new: False if it was published before, and nothing was done.
         note: as given to `Store.publish`.
         metadata: the bytes that were committed with it.
-        pinned: whether its identity is remembered for good.
+        pinned: whether its identity is remembered permanently.
     """
 
     identity: str
@@ -87,12 +87,12 @@ class PublicationRequest(NamedTuple):
         logs: the staged records; the records of a partition are in order.
         identity, sequence, note, metadata: as in `Store.publish`; checked.
         pinned: whether to pin the identity; None: as before.
-        contents: by name, of staged data that is in no file: a process has handed it
-            in.
+        contents: by name, the contents of staged logs that are no files: a process has
+            handed them in.
         partitions: how many partitions topics had when the records' partitions were
             chosen.
         expected_offset: of the first record; None: any.
-        is_wanted: whether the process that has handed it in still lives.
+        is_wanted: returns whether the process that handed it in is still alive.
     """
 
     logs: tuple[StagedLog, ...]
@@ -158,7 +158,7 @@ def check_own_identity(identity: object) -> None:
         )
 
 
-# Of one request among several.
+# The outcome of one request among several.
 Outcome: TypeAlias = Publication | LogStoreError
 
 
@@ -203,7 +203,7 @@ def request_of(
 
 
 def check_is_named(request: PublicationRequest) -> None:
-    """Raise `ConfigError` unless it can be asked whether a request was published."""
+    """Raise `ConfigError` unless a request has an identity and a sequence number."""
     if not request.identity:
         raise ConfigError(
             "a publication that is handed in needs an identity, by which it is "

@@ -20,7 +20,7 @@ from logstore.store.publication.publication import (
 
 __all__ = ["Group", "Target", "check_fits"]
 
-# So much of the contents of staged files is kept in memory.
+# How many bytes of staged files are kept in memory, at most.
 _CONTENTS_BYTES: Final = 4 << 20
 
 
@@ -28,10 +28,10 @@ class Target:
     """A partition that is being published to.
 
     Attributes:
-        parts, owners: what is published to it, in order, and the number of the request
-            that each part is of.
-        base, place: where its log ended before: the offset, and (segment, position).
-        written: what was written to it, if it was all in one piece.
+        parts, owners: staged logs published to it, in order, and the request number
+            of each.
+        base, place: previous end of its log: the offset, and (segment, position).
+        written: the bytes written to it, if they were a single write.
     """
 
     def __init__(self, writer: PartitionWriter) -> None:

@@ -149,7 +149,7 @@ class Publisher:
 
         Raises:
             StorageError: an earlier publication was neither committed nor undone.
-            OSError: as the system gives it.
+            OSError: as raised by the system.
         """
         self._end_earlier()
         self._journal.commit(changes)
@@ -391,8 +391,8 @@ class Publisher:
         )
 
     def process_ended(self, identity: str) -> None:
-        """A process that has handed in makes no more requests: it is forgotten with the
-        next commit. The caller holds `lock`."""
+        """Note that a process makes no more requests: it is forgotten with the next
+        commit. The caller holds `lock`."""
         self._ended.add(identity)
 
     def discard_used(self) -> None:

@@ -95,7 +95,7 @@ def _damaged(
 def _record(
     context: StoreContext, topics: OpenTopics, key: TopicPartition, span: LogSpan
 ) -> CorruptRecordError:
-    """Write the verdict down, durably; returns the error for appends."""
+    """Record the verdict, durably; returns the error for appends."""
     directory = context.root.child(partition_directory(*key))
     name = segment_file(span.segment, LOG)
     end = span.position + span.size

@@ -113,7 +113,7 @@ class OpenTopics:
 
     @property
     def catalog(self) -> Catalog:
-        """Which topics there are, with which settings."""
+        """The existing topics, with their settings."""
         return self.writers.catalog
 
     def check_open(self) -> None:
@@ -204,8 +204,8 @@ class OpenTopics:
         return True
 
     def begin_call(self) -> None:
-        """Do `check_open` for a call that begins, and raise what failed in the
-        background since the last one, if anything did."""
+        """Do `check_open` for a new call, and raise any error that occurred in the
+        background since the last one."""
         self._context.check_open()
         self.retention.raise_failure()
 
@@ -353,8 +353,8 @@ class OpenTopics:
             return self.writers.get(key)
 
     def drop_unpublished(self, key: TopicPartition, base: int) -> None:
-        """Remove what an unfinished publication has put into a log. If that fails, the
-        log takes no appends until the store is opened again."""
+        """Remove the records of an unfinished publication from a log. If that fails,
+        the log takes no appends until the store is opened again."""
         topic, number = key
         try:
             writer = self.writer_of(key)
@@ -394,12 +394,12 @@ class OpenTopics:
         upkeep_of(self.open_partition(topic, number)).compact_due()
 
     def begin_rounds(self) -> None:
-        """Begin what a store does by itself, if it is due to topics' settings."""
+        """Begin the background work that topics' settings require."""
         self.retention.begin()
         self.compaction.begin()
 
     def stop_rounds(self, reason: LogStoreError) -> None:
-        """End what a store does by itself: after the current step. A compaction that
+        """End the background work, after the current step. A compaction that
         another thread has begun ends, too, and raises `reason`."""
         for writer in list(self.writers.loaded.values()):
             writer.compaction_gate.stop(reason)

@@ -1,4 +1,4 @@
-"""Which partition each record of a call goes to, and the appends to all of them.
+"""Routes each record of a call to a partition, and appends to all of them.
 
 The code of callers (iterables, buffers, partitioners) runs first, while no lock is
 held; then everything is checked that can be; then the records are appended to the

@@ -402,9 +402,9 @@ class Topic(ArrowSource):
 
         Args:
             start: as in `read`. ``{p.number: p.end_offset for p in topic}`` follows
-                only what is new.
+                only new records.
             timeout: end after this many seconds without a record; None: never.
-            order: of the records that exist when it looks: see `read`. Records that are
+            order: order of the records that exist at each look: see `read`. Records
                 appended later are delivered later.
 
         Raises: as `Partition.follow`.
@@ -522,8 +522,8 @@ class Topic(ArrowSource):
             partition.
 
         Raises:
-            LogStoreError: that of the first partition for which it failed, raised after
-                it was applied to all others.
+            LogStoreError: the error of the first partition for which it failed, raised
+                after it was applied to all others.
         """
         deletions: list[retention.SegmentDeletion] = []
         if policies is not None:
@@ -539,7 +539,7 @@ class Topic(ArrowSource):
         """Flush all partitions.
 
         Raises:
-            LogStoreError: that of the first partition that cannot be flushed; the
+            LogStoreError: the error of the first partition that cannot be flushed; the
                 others are flushed.
         """
         self._each(lambda partition: partition.flush())

@@ -1,7 +1,7 @@
 """Changes of a store's topics: made, configured, grown and deleted.
 
 Each change is committed by one write of the settings file; opening the store finishes,
-or undoes, what was interrupted around it (docs/durability.md).
+or undoes, a change that was interrupted (docs/durability.md).
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ class TopicChanges:
                 settings.take_back(begun)
 
     def _recorded(self, name: str) -> Mapping[str, Any]:
-        """The settings of a topic as the disk has them, after a write that has failed;
+        """The settings of a topic on disk, after a write that has failed;
         empty if it is not in the file.
 
         Raises:
@@ -216,7 +216,7 @@ class TopicChanges:
         self._topics.check_writable(f"configure topic {name}")
         check_kind("config", config, TopicConfig)
         with self._context.lock:
-            # A copy, which checks them: what is frozen can be changed by force.
+            # A copy, which checks them: frozen objects can be changed by force.
             self._configure_held(name, dataclasses.replace(config))
 
     def _configure_held(self, name: str, config: TopicConfig) -> None:
@@ -279,7 +279,7 @@ class TopicChanges:
         try:
             delay_ms = self._catalog.settings.config(name).file_delete_delay_ms
         except ConfigError:
-            # Its settings count for nothing else: it can be deleted.
+            # Its settings are used for nothing else: it can be deleted.
             delay_ms = TopicConfig().file_delete_delay_ms
         settings = self._catalog.settings.of(name) or {"partitions": leading(numbers)}
         going = TopicNotFoundError(
