@@ -299,7 +299,7 @@ def _no_ends(result: object) -> Ends:
 
 
 def _do_nothing() -> None:
-    """There is no thread to end."""
+    """Do nothing: there is no thread to end."""
 
 
 def _run(inbox: _Inbox) -> None:

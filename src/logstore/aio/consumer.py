@@ -420,8 +420,8 @@ class Consumer:
         return await self._asked(lambda one: one.offsets_for_times(given))
 
     async def lag(self) -> dict[TopicPartition, int]:
-        """How many offsets the position of each of its partitions is below the last
-        record that could be delivered now."""
+        """The number of offsets from the position of each of its partitions to the end
+        of the records that could be delivered now."""
         return await self._asked(lambda one: one.lag())
 
     async def group_metadata(self) -> tuple[str | None, int, str]:

@@ -244,7 +244,7 @@ class Store:
 
     @property
     def read_only(self) -> bool:
-        """Whether it was opened read-only."""
+        """Whether it was opened with ``read_only``, or with ``shared``."""
         return self.blocking.read_only
 
     @property

@@ -224,7 +224,7 @@ class DamageLog:
     # -------------------------------------------------------------- files
 
     def torn(self, source: DamagedFile, entry: Any) -> None:
-        """A file ends as a crash, or a writer that is at work, leaves it."""
+        """Note the torn end of a file, as a crash, or a writer at work, leaves it."""
         self._warn(
             f"{source.path} at byte {entry.position}: the end is no whole batch "
             f"({entry.damage}); {counted(entry.size_bytes, 'byte')} left out",
@@ -232,7 +232,7 @@ class DamageLog:
         )
 
     def in_file(self, source: DamagedFile, entry: Any, *, is_end: bool) -> None:
-        """Damaged bytes of a file; `is_end`: it is not read any further."""
+        """Report damaged bytes of a file; `is_end`: it is not read any further."""
         self._raise_status(PROBLEMS)
         size = source.size_bytes - entry.position if is_end else entry.size_bytes
         self._warn(

@@ -110,7 +110,7 @@ COLUMNS: Final = (
     Column("partitions", lambda one: len(one.rows), grouped, True, sum, 2),
     _numeric("lag", lambda one: one.lag),
 )
-# Of (group, row).
+# Columns of (group, row).
 _ROW_COLUMNS: Final = (
     Column("group", lambda one: one[0]),
     Column(
@@ -124,7 +124,7 @@ _ROW_COLUMNS: Final = (
     Column("member", lambda one: one[1].member or _UNKNOWN, spare=2),
     Column("metadata", lambda one: one[1].metadata, spare=3),
 )
-# Of (group, member).
+# Columns of (group, member).
 _MEMBER_COLUMNS: Final = (
     Column("group", lambda one: one[0]),
     Column("member", lambda one: one[1].id or _UNKNOWN),

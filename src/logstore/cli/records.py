@@ -49,7 +49,7 @@ TAIL_EXAMPLES: Final = [
 
 
 class Row(NamedTuple):
-    """A record and its place: topic and partition are None if the path lacks them."""
+    """A record and its place; topic, partition: None if the path lacks them."""
 
     topic: str | None
     partition: int | None

@@ -12,7 +12,7 @@ import click
 import logstore
 
 _Item = TypeVar("_Item")
-# If not every record counts, fewer are not worth a step of the search.
+# Least number of offsets in a step of the search, if not every record counts.
 _FIRST_REACH: Final = 1000
 
 Matches = Callable[["logstore.Record"], bool]

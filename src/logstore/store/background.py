@@ -38,7 +38,7 @@ _REMOVED_ERRORS: Final = (
 
 
 class BackgroundRounds:
-    """Does something to partitions, one after the other and again and again, and keeps
+    """Works on partitions, one after the other and periodically, and keeps
     a failure until it is raised to a caller. Any thread may call it.
 
     Args:
@@ -66,7 +66,7 @@ class BackgroundRounds:
         self._name = name
         self._keeper = Scheduler(files, f"the {what} of {name}")
         self._has_begun = False
-        # Still to be done in this round.
+        # Partitions left in this round.
         self._pending: deque[TopicPartition] = deque()
         # The errors of the last round, by partition: each is raised once, not in each
         # round.

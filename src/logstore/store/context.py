@@ -48,7 +48,7 @@ class StoreContext:
     Attributes:
         store: their owner: it stays open as long as one of its parts is used.
         path: absolute path of its directory.
-        read_only: whether it was opened read-only.
+        read_only: whether it was opened with `read_only`, or with `shared`.
         store_config: the `StoreConfig` it was opened with.
         files: the system calls to use.
         root: its directory.

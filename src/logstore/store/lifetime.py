@@ -47,7 +47,7 @@ class Lifetime:
         is_shared: bool,
     ) -> None:
         self._context = context
-        # Of a store without its lock.
+        # For a store without its lock.
         self._sharing, self._is_shared = sharing, is_shared
         self._topics = topics
         self._publishing = publishing

@@ -70,7 +70,7 @@ class Store:
 
     Attributes:
         path: absolute path of its directory.
-        read_only: whether it was opened with `read_only`, or with `shared`.
+        read_only: whether it was opened with ``read_only``, or with ``shared``.
         config: the `StoreConfig` it was opened with.
     """
 

@@ -40,9 +40,9 @@ __all__ = [
     "settle_copy",
 ]
 
-# Of (partition, topic id, position, time of its commit in Unix ms; -1: unknown): what
-# the position is lowered to if it lies above the end of its log. None: it stays; also
-# if there is no such partition, or it is damaged, and its end may be a higher one.
+# (partition, topic id, position, time of its commit in Unix ms; -1: unknown) -> the
+# offset to which the position is lowered if it lies above the end of its log. None: it
+# stays; also if there is no such partition, or it is damaged: its end may be higher.
 LoweredTo: TypeAlias = "Callable[[TopicPartition, str, int, int], int | None]"
 _Lower: TypeAlias = (
     "Callable[[Directory, Publisher, LoweredTo, Callable[[RecoveryAction], None]], "

@@ -385,7 +385,7 @@ def _answered(
         if has_ended or is_late:
             is_over = root.files.lock_byte(file.fd, _SERVED)
             if _values(root.files, file.fd, count):
-                # The last that it has said, or it has begun just now.
+                # Lines that it wrote at the end, or it has begun just now.
                 root.files.unlock_byte(file.fd, _SERVED)
                 continue
             if has_ended and (is_over or is_late):

@@ -104,12 +104,12 @@ class HandIn:
         )
         # Requests for topics, which are made without that lock.
         self._creations: deque[Call] = deque()
-        # Calls that may have lost what they took: they are under way, or were
-        # interrupted. Reports that are lost make the next look list the names.
+        # Calls that may have lost requests that they took: they are under way, or were
+        # interrupted. Lost reports make the next look list the names.
         self._unsure: set[object] = {object()}
         # The last look has found a request.
         self._has_taken = False
-        # That they cannot be listed was logged.
+        # Whether the failure to list the names was logged.
         self._is_told = False
         # The store is closed.
         self._has_ended = False

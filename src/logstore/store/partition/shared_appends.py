@@ -100,7 +100,7 @@ class ShortAppends(NothingPrepared):
         self._appends, self._begin = appends, begin
         config = appends.config
         is_plain = config.compression_type == "none" and not config.compacts
-        # The usual way says what is wrong with records of magic 0.
+        # The usual way raises the errors of records of magic 0.
         self._is_usual = not is_plain or config.message_format == 0
         self._limits = (
             config.message_format, config.max_message_bytes, BATCH_BYTES_TARGET,
@@ -344,20 +344,20 @@ class SharedAppends:
         return [arrow.rows_of(batch, now_ms=now_ms, magic=magic) for batch in batches]
 
     def next_offset(self) -> int:
-        """All that was appended is durable."""
+        """0: all appended records are durable."""
         self._begin()
         self._views.check_alive()
         return 0
 
     def sync_upto(self, end: int) -> None:
-        """All that was appended is durable."""
+        """Do nothing: all appended records are durable."""
 
     def synced(self, offsets: range, durable: bool) -> range:
-        """All that was appended is durable."""
+        """The same offsets: all appended records are durable."""
         return offsets
 
     def check_may_sync(self) -> None:
-        """The owner reports any error that keeps an append from being made durable."""
+        """Do nothing: the owner raises any error that prevents a durable append."""
 
 
 def appends_to(

@@ -74,7 +74,7 @@ class OpenTopics:
         self.partitions: dict[tuple[str, int], Partition] = {}
         # Changes with the topics: see `_stamp_of_root`.
         self._topics_stamp: object = None
-        # Of the topics and the owner, when the topics were found.
+        # Stamps of the topics and the owner, when the topics were found.
         self._loaded_under: object = None
         name = os.path.basename(context.path)
         settings = context.store_config
