@@ -18,8 +18,8 @@ class Beginning(NamedTuple):
     """Where a time begins.
 
     Attributes:
-        offset: of the first readable record at or after it; the end of the
-            log if no record is that late.
+        offset: of the first readable record at or after it; the end of the log if no
+            record is that late.
         damage: damage before that offset whose times are unknown.
         is_unsure: no older record lies between the damage and that offset, so the
             records of that time may begin in the damage.

@@ -322,7 +322,7 @@ class Partition(ArrowSource):
         Args:
             start, stop, durable_only, isolation, on_corruption, limit: as in `read`.
             columns: which, of offset (int64), timestamp (timestamp[ms, UTC], null if
-                unknown), key, value (binary), timestampType (int32), headers
+                missing), key, value (binary), timestampType (int32), headers
                 (list<struct<key: string, value: binary>>).
             batch_records: records in each batch, at most. It ends sooner if its keys
                 or its values would have more than 8 MiB.

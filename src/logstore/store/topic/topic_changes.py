@@ -190,8 +190,8 @@ class TopicChanges:
                 settings.take_back(begun)
 
     def _recorded(self, name: str) -> Mapping[str, Any]:
-        """The settings of a topic on disk, after a write that has failed;
-        empty if it is not in the file.
+        """The settings of a topic on disk, after a write that has failed; empty if it
+        is not in the file.
 
         Raises:
             CorruptCheckpointError, OSError: the file cannot be read.
