@@ -203,7 +203,7 @@ def request_of(
 
 
 def check_is_named(request: PublicationRequest) -> None:
-    """Raise `ConfigError` unless a request has an identity and a sequence number."""
+    """Raise `ConfigError` unless a request has an identity to look it up by."""
     if not request.identity:
         raise ConfigError(
             "a publication that is handed in needs an identity, by which it is "
