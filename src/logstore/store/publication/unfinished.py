@@ -34,8 +34,8 @@ def end_unfinished(
     written to the store since, the logs are that program's, and are left unchanged.
 
     Returns:
-        The logs that could not be cut, with their end offsets; None: there was no
-        journal.
+        The logs that could not be cut, with the offsets where they must end; None:
+        there was no journal.
 
     Raises:
         CorruptCheckpointError, OSError: a file cannot be read or removed.
