@@ -1,4 +1,4 @@
-"""logstore for asyncio: what waits is awaited, and blocks no event loop.
+"""logstore for asyncio: calls that wait are awaited, and block no event loop.
 
     import logstore.aio
 
@@ -8,7 +8,7 @@
         async for record in orders.follow():
             print(record.offset, record.key, record.value)
 
-Objects here have the names of those in `logstore`, and `blocking`, which is that one.
+Objects here are named as in `logstore`, and have the object from there as `blocking`.
 """
 
 from logstore.aio.consumer import Consumer

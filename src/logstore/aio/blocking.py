@@ -1,5 +1,5 @@
-"""Methods that are the same as those of the blocking objects: they wait for nothing but
-the disk, and reading is faster than a change of threads."""
+"""Methods passed through to the blocking objects: they wait for nothing but the disk,
+and reading is faster than a change of threads."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The group commit of a store: one thread appends what cannot be appended at once, and
-syncs for all that wait.
+"""The group commit of a store: one thread makes appends that have to wait, and syncs
+for all waiting tasks.
 
     the loop    collects requests while its tasks run, then hands all of them over
     the thread  makes the calls in their order, then one sync of each partition
@@ -28,7 +28,7 @@ __all__ = ["Commits", "Ends", "Line"]
 
 _Result = TypeVar("_Result")
 
-# Partitions, and the offsets up to which they are to be durable.
+# Partitions, and the offsets up to which they must be durable.
 Ends: TypeAlias = Iterable[tuple[Partition, int]]
 
 
@@ -36,7 +36,7 @@ class Line:
     """The calls that come one after the other.
 
     Attributes:
-        count: of those that the thread has not finished.
+        count: how many of them the thread has not finished.
     """
 
     __slots__ = ("count",)
@@ -51,10 +51,10 @@ class _Call:
     Attributes:
         future: of the task that waits; only the loop uses it.
         call: what the thread is to call.
-        ends: of its result: what is to be durable before the task continues.
+        ends: from its result: what must be durable before the task continues.
         is_begun: the call begins something, and returns a function that waits for the
             result.
-        line: which it is in, if any.
+        line: the line that it is in, if any.
         result, error: of the call, and of the sync after it.
     """
 
@@ -91,7 +91,7 @@ class _Sync:
     Attributes:
         end: up to this offset.
         futures: of tasks that wait for nothing else; only the loop uses them.
-        calls: those of the batch that wait for it; only the thread uses them.
+        calls: calls of the batch that wait for it; only the thread uses them.
         error: why it has failed.
     """
 
@@ -119,7 +119,7 @@ class _Batch(NamedTuple):
     syncs: dict[Partition, _Sync]
 
     def resolve(self) -> None:
-        """Let the tasks continue, those that still wait."""
+        """Let the tasks continue that still wait."""
         # All, before the first one: it may append at once then.
         for call in self.calls:
             call.leave()
@@ -182,15 +182,15 @@ class Commits:
     def begin(
         self, call: Callable[[], Callable[[], _Result]], line: Line | None = None
     ) -> asyncio.Future[_Result]:
-        """As `call`, of what only has to be waited for: all such calls are made before
-        the first one is waited for."""
+        """Same as `call`, for a call that returns a function to wait with: all such
+        calls are made before the first one is waited for."""
         future: asyncio.Future[_Result] = self._binding.loop().create_future()
         self._calls.append(_Call(future, call, _no_ends, line, is_begun=True))
         self._schedule()
         return future
 
     def sync(self, partition: Partition, end: int) -> asyncio.Future[None]:
-        """Let the thread make durable what is below an offset."""
+        """Let the thread make the records below an offset durable."""
         future: asyncio.Future[None] = self._binding.loop().create_future()
         sync = self._syncs.get(partition)
         if sync is None:
@@ -222,7 +222,7 @@ class Commits:
         self._inbox = None
 
     def _begin(self) -> None:
-        """Hand over what waits, but for what was cancelled."""
+        """Hand over the waiting calls and syncs, except cancelled ones."""
         calls, syncs = [], {}
         for call in self._calls:
             if call.future.done():
@@ -267,7 +267,7 @@ class Commits:
             self._idle = None
 
     def _thread(self) -> _Inbox:
-        """The inbox of the thread, which is started if there is none.
+        """The inbox of the thread, which is started if it does not run.
 
         Raises:
             StorageError: no thread can be started; nothing was handed over.
@@ -294,12 +294,12 @@ class Commits:
 
 
 def _no_ends(result: object) -> Ends:
-    """Nothing is to be synced."""
+    """Nothing to sync."""
     return ()
 
 
 def _do_nothing() -> None:
-    """There is no thread to end."""
+    """Do nothing: there is no thread to end."""
 
 
 def _run(inbox: _Inbox) -> None:

@@ -45,7 +45,7 @@ _RECORDS_MAX: Final = 256
 
 
 class Consumer:
-    """As `logstore.Consumer`, for tasks of one event loop; an asynchronous context
+    """A `logstore.Consumer` for tasks of one event loop; an asynchronous context
     manager, and an asynchronous iterator over the records.
 
         async with logstore.aio.Consumer("data", group="mail", topics=["orders"]) as c:
@@ -212,7 +212,7 @@ class Consumer:
         return self
 
     async def __anext__(self) -> TopicRecord:
-        """As `getone`."""
+        """See `getone`."""
         return await self.getone()
 
     async def getone(self) -> TopicRecord:
@@ -251,9 +251,10 @@ class Consumer:
         seconds: float = math.inf,
         limit: int | None = None,
     ) -> _Result | None:
-        """What `take` returns when there are records; None after so many seconds.
+        """Result of `take` when there are records; None when the time is over.
 
         Args:
+            seconds: how long to wait for records.
             limit: see `Turns.records`.
         """
         end = self._binding.loop().time() + seconds
@@ -333,7 +334,7 @@ class Consumer:
         await self._asked(lambda one: one.commit(given, durable=durable))
 
     async def committed(self, partition: tuple[str, int]) -> OffsetAndMetadata | None:
-        """The offset that the group has committed for a partition; None: none that
+        """The offset that the group has committed for a partition; None: no commit
         counts."""
         return await self._asked(lambda one: one.committed(partition))
 
@@ -413,14 +414,14 @@ class Consumer:
     async def offsets_for_times(
         self, times: Mapping[Any, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """The first record of each partition since a time, Unix milliseconds; None:
-        there is none."""
+        """The first record of each partition since a time, Unix milliseconds; None: no
+        record is that late."""
         given = dict(times)
         return await self._asked(lambda one: one.offsets_for_times(given))
 
     async def lag(self) -> dict[TopicPartition, int]:
-        """How many offsets each partition that it has is short of the last record that
-        could be delivered now."""
+        """The number of offsets from the position of each of its partitions to the end
+        of the records that could be delivered now."""
         return await self._asked(lambda one: one.lag())
 
     async def group_metadata(self) -> tuple[str | None, int, str]:
@@ -429,7 +430,7 @@ class Consumer:
 
 
 class Transaction:
-    """As `logstore.Consumer.transaction` returns it, for tasks; an asynchronous context
+    """The result of `logstore.Consumer.transaction`, for tasks; an asynchronous context
     manager. Made by `Consumer.transaction`.
 
     A task that is cancelled while it enters has not begun it, and one that is cancelled
@@ -506,7 +507,7 @@ class Transaction:
         """Publish the records and the positions, durably, both or neither.
 
         Raises: as `logstore.Consumer.transaction` in its commit: `FencedError`,
-        `CommitFailedError` and those of `Store.submit`.
+        `CommitFailedError` and the errors of `Store.submit`.
         """
         await self._asked(lambda one: one.commit(), is_kept=True)
 

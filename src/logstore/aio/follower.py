@@ -31,8 +31,8 @@ _ADDED_S: Final = 1.0
 
 
 class _Seat:
-    """A follower in a place: it reads by looks that are shared from `begin` on. Before
-    it, the place may have looked at the log earlier than this follower."""
+    """A follower in a place: from `begin` on it shares the place's looks at the log.
+    Before, the place may have looked at the log earlier than this follower."""
 
     def __init__(self, place: Place, partition: Partition) -> None:
         self.place = place
@@ -109,11 +109,11 @@ class OnePartition(Followed[Record]):
 
 
 class SomePartitions(Followed[TopicRecord]):
-    """The partitions of a topic, also those that are added.
+    """The partitions of a topic, also partitions added later.
 
     Args:
-        partitions: returns those that there are now, each with its place.
-        starts: of those that there are at first, by number.
+        partitions: returns the current partitions, each with its place.
+        starts: of the partitions that exist at first, by number.
         order: as in `Topic.follow`.
     """
 
@@ -159,8 +159,8 @@ class SomePartitions(Followed[TopicRecord]):
 
 
 class Follower(AsyncIterator[_Item]):
-    """The records of a log, then those that are appended later. Made by
-    `Partition.follow` and `Topic.follow`.
+    """The records of a log, then records appended later. Made by `Partition.follow` and
+    `Topic.follow`.
 
     Waiting needs no thread. A task that is cancelled while it waits for the next record
     loses none: the next call of `__anext__` continues there. If several tasks iterate
@@ -288,8 +288,8 @@ class Follower(AsyncIterator[_Item]):
         return True
 
     async def aclose(self) -> None:
-        """End the iteration, also that of tasks that wait for a record, and release
-        what it has in memory. It may be called again."""
+        """End the iteration, also for tasks that wait for a record, and release its
+        memory. It may be called again."""
         self._end()
         for woken in list(self._waiting):
             _wake(woken)

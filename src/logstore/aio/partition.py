@@ -53,7 +53,7 @@ class Services:
     Attributes:
         binding: the event loop.
         commits: the group commit.
-        wakes: what wakes followers.
+        wakes: wakes followers.
         run: makes a blocking call in another thread.
         check: raises unless the store can be used.
     """
@@ -82,12 +82,12 @@ class Partition:
     """One partition of a topic, for tasks of one event loop. Made by
     `logstore.aio.Store`.
 
-    Calls that wait are awaited. Calls that only read are plain methods, those of
+    Calls that wait are awaited. Calls that only read are plain methods, as in
     `logstore.Partition`: a read of 256 KiB takes less time than a change of threads. A
     read of much that is not in the page cache can be left to ``asyncio.to_thread``.
 
     Appends that the tasks of a loop begin on a partition are in the log in the order in
-    which they began, those of `Topic.append_many` excepted.
+    which they began, except appends by `Topic.append_many`.
 
     Attributes:
         blocking: the `logstore.Partition`, whose methods block the thread.
@@ -115,7 +115,7 @@ class Partition:
     def __repr__(self) -> str:
         return f"<logstore.aio.Partition {self.name} at {self.path}>"
 
-    # ------------------------------------------------------------ as it is
+    # ------------------------------------------------------------ passed through
 
     @property
     def config(self) -> TopicConfig:
@@ -202,7 +202,7 @@ class Partition:
         With `durable`, all tasks that wait share one sync. The record itself is
         appended before the event loop continues, unless that has to wait (for a sync, a
         new segment, another thread), or `expected_offset` is given, or more than 16 KiB
-        are to be compressed: then a thread does it.
+        must be compressed: then a thread does it.
 
         If the task is cancelled, the record is wholly in the log or not at all. It is
         not if the task had not begun; it may be, and is durable by ``flush_ms``, if it
@@ -217,7 +217,7 @@ class Partition:
                 if durable:
                     await self._services.commits.sync(self.blocking, offset + 1)
                 return offset
-        # The caller may change what is mutable while a thread works.
+        # The caller may change mutable arguments while a thread works.
         check_payload_type(value, "value")
         check_payload_type(key, "key")
         value, key = as_bytes(value), as_bytes(key)
@@ -252,7 +252,7 @@ class Partition:
         headers: Any,
         durable: bool,
     ) -> tuple[int, int]:
-        """For `Topic`: as `append`; returns (offset, timestamp stored)."""
+        """Same as `append`, for `Topic`; returns (offset, timestamp stored)."""
         self._services.check()
         if timestamp_ms is not None:
             timestamp_ms = check_timestamp(timestamp_ms)
@@ -281,8 +281,8 @@ class Partition:
         expected_offset: int | None = None,
         chosen_of: Mapping[str, int] = MappingProxyType({}),
     ) -> range:
-        """For `Topic`: append columns of records to a partition of a shared store. All
-        that tasks hand in at the same time is written in one commit.
+        """Append columns of records to a partition of a shared store, for `Topic`. All
+        records that tasks hand in at the same time are written in one commit.
 
         Raises:
             OutdatedChoiceError: a topic has not as many partitions as `chosen_of` says.
@@ -392,8 +392,8 @@ class Partition:
         await self.in_turn(call, lambda end: end, True)
 
     def _at_once(self, append: Callable[..., _Result], *args: Any) -> _Result:
-        """Call `append`, and wake the followers that wait in this loop: a follower that
-        is to be woken by the log would make each append wait for its lock."""
+        """Call `append`, and wake the followers that wait in this loop: if the log had
+        to wake a follower, each append would wait for the follower's lock."""
         self._services.binding.loop()
         place = self._place
         if place is None or not place.take_bell():
@@ -404,7 +404,7 @@ class Partition:
             place.wake()
 
     async def _committed(self, result: _Result, end: int, durable: bool) -> _Result:
-        """The result of an append, when it is as durable as it is to be."""
+        """The result of an append, after the sync if `durable` is set."""
         if durable:
             await self._services.commits.sync(self.blocking, end)
         return result
@@ -412,8 +412,8 @@ class Partition:
     async def in_turn(
         self, call: Callable[[], _Result], end: Callable[[_Result], int], durable: bool
     ) -> _Result:
-        """For `Producer`: let the thread append, after the appends that it was given
-        before."""
+        """Let the thread append, after the appends that it was given before, for
+        `Producer`."""
 
         def ends(result: _Result) -> Ends:
             return ((self.blocking, end(result)),) if durable else ()
@@ -424,7 +424,7 @@ class Partition:
 
     @property
     def place(self) -> Place:
-        """For `Topic`: where its followers wait."""
+        """Place where its followers wait, for `Topic`."""
         if self._place is None:
             self._place = self._services.wakes.place_of(self.blocking)
         return self._place
@@ -439,7 +439,7 @@ class Partition:
         on_corruption: OnCorruption = "raise",
         limit: int | None = None,
     ) -> Follower[Record]:
-        """The records from `start` on, then those appended later, by any process: an
+        """The records from `start` on, then records appended later, by any process: an
         asynchronous iterator.
 
         It needs no thread, and wakes when there is something to read. It lets other

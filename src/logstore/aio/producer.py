@@ -23,8 +23,8 @@ class Producer:
     `logstore.aio.Store.producer`.
 
     A task that was cancelled, or failed, repeats its call with the same `sequence` and
-    the same records: what is in the log is not appended again, and its offsets are
-    returned. See `logstore.Producer`.
+    the same records: records already in the log are not appended again, and their
+    offsets are returned. See `logstore.Producer`.
 
     Attributes:
         blocking: the `logstore.Producer`, whose methods block the thread.
@@ -47,17 +47,17 @@ class Producer:
 
     @property
     def name(self) -> str:
-        """As given to `Store.producer`."""
+        """Name given to `Store.producer`."""
         return self.blocking.name
 
     @property
     def producer_id(self) -> int:
-        """As its batches have it."""
+        """Producer id in its batches."""
         return self.blocking.producer_id
 
     @property
     def epoch(self) -> int:
-        """As its batches have it: the newest one of the name, unless it was taken
+        """Epoch in its batches: the newest one of the name, unless the name was taken
         over."""
         return self.blocking.epoch
 
@@ -69,7 +69,7 @@ class Producer:
 
     async def last_sequence(self, partition: Destination) -> int | None:
         """The sequence of the last record that this name, in any epoch, has in a
-        partition; None if it has none there.
+        partition; None if it has no record there.
 
         Args, Raises: as `logstore.Producer.last_sequence`; `EventLoopError`.
         """

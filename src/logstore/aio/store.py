@@ -43,7 +43,7 @@ __all__ = ["Opening", "Store", "open_store"]
 
 
 class Opening(Coroutine[Any, Any, "Store"]):
-    """What `open` returns: awaited, it gives the store; ``async with`` also closes it.
+    """Result of `open`: awaited, it gives the store; ``async with`` also closes it.
 
     It is a coroutine, so that a task can be made of it.
     """
@@ -201,7 +201,7 @@ class Store:
     belong to the loop in which one of them is awaited first; in another one they raise
     `EventLoopError`. In the child of a fork they raise `ForkedError`.
 
-    Calls that wait are awaited; calls that only read are plain methods, as those of
+    Calls that wait are awaited; calls that only read are plain methods, as in
     `logstore.Store`.
 
     Attributes:
@@ -244,7 +244,7 @@ class Store:
 
     @property
     def read_only(self) -> bool:
-        """Whether it was opened so."""
+        """Whether it was opened with ``read_only``, or with ``shared``."""
         return self.blocking.read_only
 
     @property
@@ -267,12 +267,12 @@ class Store:
         """An existing topic.
 
         Raises:
-            TopicNotFoundError: there is none of this name.
+            TopicNotFoundError: no topic has this name.
         """
         return self._topic_of(self.blocking.topic(name, partitioner=partitioner))
 
     def __getitem__(self, name: str) -> Topic:
-        """As `topic`."""
+        """See `topic`."""
         return self.topic(name)
 
     def __iter__(self) -> Iterator[Topic]:
@@ -322,7 +322,7 @@ class Store:
     async def recover(
         self, on_progress: Callable[[RecoveryProgress], None] | None = None
     ) -> RecoveryReport:
-        """Examine all partitions, and repair those that need it, now; as
+        """Examine all partitions now, and repair them if needed; as
         `logstore.Store.recover`. `on_progress` is called in another thread."""
         return await self._services.run(self.blocking.recover, on_progress)
 
@@ -417,7 +417,7 @@ class Store:
         links: bool = True,
         on_progress: Callable[[SnapshotProgress], None] | None = None,
     ) -> SnapshotReport:
-        """Make a copy of the store, as it is at one moment, in a new directory; as
+        """Make a copy of the store at one moment, in a new directory; as
         `logstore.Store.snapshot`. `on_progress` is called in another thread."""
         make = self.blocking.snapshot
         return await self._services.run(
@@ -444,8 +444,8 @@ class Store:
     # ------------------------------------------------------------ the end
 
     async def close(self) -> None:
-        """Close the store: what was begun before is finished, and what is begun later
-        raises `StoreClosedError`. Followers raise it, too.
+        """Close the store: calls begun before are finished, and calls begun later raise
+        `StoreClosedError`. Followers raise it, too.
 
         May be called again, also after it failed. If the task is cancelled, closing
         is completed.

@@ -38,7 +38,7 @@ class Topic:
     """A named set of partitions, for tasks of one event loop. Made by
     `logstore.aio.Store`.
 
-    Calls that wait are awaited. Calls that only read are plain methods, those of
+    Calls that wait are awaited. Calls that only read are plain methods, as in
     `logstore.Topic`.
 
     Attributes:
@@ -62,12 +62,12 @@ class Topic:
 
     @property
     def name(self) -> str:
-        """As given to `Store.create_topic`."""
+        """Name given to `Store.create_topic`."""
         return self.blocking.name
 
     @property
     def id(self) -> str:
-        """As `logstore.Topic.id`."""
+        """See `logstore.Topic.id`."""
         return self.blocking.id
 
     @property
@@ -95,13 +95,13 @@ class Topic:
         return tuple(map(self._partition_of, self.blocking.partitions))
 
     def __getitem__(self, number: int) -> Partition:
-        """The partition of this number: the same object as long as it is used.
+        """The partition of this number: the same object while it is in use.
 
         It is opened if it was not used before, which takes the time of a few system
         calls; if the store is read-only, also that of reading the end of the log.
 
         Raises:
-            PartitionNotFoundError: there is none.
+            PartitionNotFoundError: the topic has no such partition.
         """
         return self._partition_of(self.blocking[number])
 
@@ -243,9 +243,9 @@ class Topic:
         on_corruption: OnCorruption = "raise",
         limit: int | None = None,
     ) -> Follower[TopicRecord]:
-        """The records of all partitions, then those appended later to any of them, by
-        any process: an asynchronous iterator; see `Partition.follow`. Partitions that
-        are added are followed, too, from their start on, within a second.
+        """The records of all partitions, then records appended later to any of them, by
+        any process: an asynchronous iterator; see `Partition.follow`. Added partitions
+        are followed, too, from their start on, within a second.
 
         Args, Raises: as `logstore.Topic.follow`; `EventLoopError`.
         """

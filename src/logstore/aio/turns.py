@@ -4,9 +4,9 @@ records by the loop.
 The thread makes the calls in the order in which the tasks have asked for them. Records
 are read ahead by the thread, for all tasks that wait for some at a time, and a task
 takes them when it has the turn: as long as it has it, nothing is done that was asked
-for later. A task that was cancelled gives its turn back, and so has taken nothing. What
-a call has done that is to be taken back is taken back in the same way: before anything
-that was asked for later.
+for later. A task that was cancelled gives its turn back, and so has taken nothing. The
+effect of a cancelled call is undone in the same way: before anything that was asked for
+later.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["Turns"]
 
 _Result = TypeVar("_Result")
 
-# Another call has to wait for its turn so long, at most.
+# How long another call has to wait for its turn, at most.
 _TURN_S: Final = 0.1
 
 
@@ -101,8 +101,8 @@ class Turns:
     `_holder`.
 
     Args:
-        read: called in the thread: reads so many records ahead, in so many seconds;
-            whether there are any.
+        read: called in the thread with a number of records and of seconds: reads at
+            most as many records ahead, in that time; returns whether there are any.
 
     Attributes:
         is_ended: `end` was called.
@@ -148,7 +148,7 @@ class Turns:
         *,
         is_kept: bool = False,
     ) -> _Result:
-        """What `work` returns, which the thread calls when it has its turn.
+        """Result of `work`, which the thread calls when it has its turn.
 
         Args:
             undo: called by the thread, before anything that was asked for later, if
@@ -230,7 +230,8 @@ class Turns:
         _resolve(call.future, None if error is not None else done.result(), error)
 
     def _take_back(self, call: _Call[Any]) -> None:
-        """As long as it is the holder, the thread has got nothing after it."""
+        """Undo a call. While it is the holder, the thread has been given nothing after
+        it."""
         with contextlib.suppress(StorageError):
             self._submit(call.take_back, _do_nothing)
 
@@ -279,11 +280,11 @@ class Turns:
     async def records(
         self, take: Callable[[bool], _Result | None], end: float, limit: int | None
     ) -> _Result | None:
-        """What `take` returns when there are records; None: the time is over.
+        """Result of `take` when there are records; None: the time is over.
 
         Args:
             take: called by the loop; what it returns is the task's. True: only if it
-                is not time to look at the group. None or nothing: there are none.
+                is not time to look at the group. None or nothing: no records yet.
             end, limit: see `_Waiter`.
         """
         self.check_open()
@@ -376,7 +377,7 @@ class Turns:
             self._again()
 
     def _fail(self, asked: list[_Waiter], error: BaseException) -> None:
-        """A reading has failed: the first task that has asked for it gets the error.
+        """Handle a failed read: the first task that has asked for it gets the error.
         The others try it again."""
         for waiter in asked:
             if waiter in self._waiters and not waiter.future.done():

@@ -63,8 +63,8 @@ class Place(abc.ABC):
         self._waiting.discard(future)
 
     def take_bell(self) -> bool:
-        """For an append by the loop's thread: let it wake no follower. Returns
-        whether some wait, and `wake` is to be called after it."""
+        """Let an append by the loop's thread wake no follower. Returns whether some
+        wait: then `wake` must be called after the append."""
         return False
 
     def wake(self) -> None:
@@ -93,11 +93,11 @@ class Place(abc.ABC):
 
     @abc.abstractmethod
     def begin(self) -> None:
-        """A follower is to be woken from now on: it looks once more before it waits."""
+        """Wake a follower from now on: it looks once more before it waits."""
 
     @abc.abstractmethod
     def look(self) -> Bounds:
-        """The log as it is now; or as it was at the last change that woke followers."""
+        """The bounds of the log, now or at the last change that woke followers."""
 
     @abc.abstractmethod
     def _state_now(self) -> _State:
@@ -172,7 +172,7 @@ class WatchedPlace(Place):
         while directory is not None:
             self.directories.append(directory)
             directory = directory.parent
-        # The log as it was found last; None: it may have changed since.
+        # The bounds of the log at the last look; None: it may have changed since.
         self._seen: Bounds | None = None
         self._is_begun = False
 
@@ -264,7 +264,7 @@ class _Reader:
 _readers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[int, _Reader]] = (
     weakref.WeakKeyDictionary()
 )
-# The loops that read just now, by their threads: they ask for what is for them.
+# The loops that are reading reports, by their threads: they call `_rung` afterwards.
 _reading: dict[int, asyncio.AbstractEventLoop | None] = {}
 
 

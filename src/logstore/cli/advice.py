@@ -1,6 +1,6 @@
 """The advice in errors of the library, as an advice for the command line.
 
-The library tells a program what to call; a person at a terminal gives an option, or
+Errors of the library name a function to call; a user at a terminal needs an option, or
 another command. Each row of `ADVICE` is one such advice.
 """
 
@@ -14,7 +14,7 @@ import logstore
 
 __all__ = ["ADVICE", "error_text", "for_command_line"]
 
-# The words of the library, as a regular expression, and those of the tool.
+# The words of the library, as a regular expression, and the words of the tool.
 ADVICE: Final = (
     (
         r"open it with read_only=True, or close it there",
@@ -61,7 +61,7 @@ _SETTING: Final = re.compile(r"^([a-z][a-z_]*)=")
 
 
 def for_command_line(text: str) -> str:
-    """A message of the library with the advice of the tool in place of its own."""
+    """A message of the library, with its advice replaced by the tool's."""
     text = _SETTING.sub(lambda match: f"--{match[1].replace('_', '-')} ", text)
     for pattern, advice in ADVICE:
         text = re.sub(pattern, advice, text)

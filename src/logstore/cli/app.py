@@ -57,7 +57,7 @@ _LIMIT: Final = "max_batch_decompressed_bytes"
 
 
 class _Suggesting(click.Command):
-    """A command that answers an option that there is not with the one that was meant.
+    """A command that answers an unknown option with the one that was meant.
 
     Click suggests by letters alone, and hidden options, too.
     """
@@ -189,8 +189,8 @@ def command(
 
 
 def store_config(given: dict[str, Any]) -> logstore.StoreConfig:
-    """The settings of the store that the subcommand has options for. Nothing is
-    compacted beside what the subcommand does."""
+    """The settings of the store that the subcommand has options for. There is no
+    compaction in the background."""
     settings: dict[str, Any] = {name: given.get(name) or None for name in _FLAGS}
     settings["compaction_ms"] = 0
     settings[_LIMIT] = given.get(_LIMIT)

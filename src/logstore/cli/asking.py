@@ -12,12 +12,12 @@ __all__ = ["answer_of", "can_ask", "confirm", "refuse_unasked"]
 
 
 def can_ask(printer: Printer) -> bool:
-    """Whether a person is there: both ends are a terminal."""
+    """Whether a person can answer: input and output are a terminal."""
     return sys.stdin.isatty() and printer.err.isatty()
 
 
 def answer_of(printer: Printer, question: str) -> str:
-    """Write a question behind what was printed, and read one line."""
+    """Write a question after the output so far, and read one line."""
     printer.flush()
     printer.err.write(question)
     printer.err.flush()
@@ -25,7 +25,7 @@ def answer_of(printer: Printer, question: str) -> str:
 
 
 def refuse_unasked(printer: Printer) -> None:
-    """Raise `ClickException` if nobody can be asked."""
+    """Raise `ClickException` if there is no terminal to ask at."""
     if not can_ask(printer):
         raise click.ClickException(
             "nothing was changed: repeat it with --yes, or with --dry-run to look only"

@@ -3,10 +3,10 @@ lists the missing offsets.
 
 With ``raise`` a partition ends at its first damage; with ``skip`` reading continues at
 the next offset that can be read. The default is ``raise`` for partitions, and ``skip``
-for single files: they are read as they are. Missing is what was asked for, or may have
-been: `logstore.cli.lookup` says which damage has no known time. A partition that cannot
-be read for another reason (a limit, a format that is not understood) is reported
-likewise, and makes the status 2.
+for single files, which are read unrepaired. Missing are the offsets that were
+requested, or may have been: `logstore.cli.lookup` says which damage has no known time.
+A partition that cannot be read for another reason (a limit, an unknown format) is
+reported likewise, and makes the status 2.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Missing:
     unknown. Not every offset had a record.
 
     Attributes:
-        is_asked: whether they were certainly asked for. A time was asked for if it is
-            False, and theirs is unknown.
+        is_asked: whether they were certainly requested. If False, a time was requested,
+            and the offsets' times are unknown.
     """
 
     name: str
@@ -97,7 +97,7 @@ class DamageLog:
         self._warn(f"{topic}-{number}: {error}")
 
     def refused(self, name: str, error: Exception) -> None:
-        """A partition that cannot be read, for another reason than damage."""
+        """A partition that cannot be read, for a reason other than damage."""
         self.damaged.add(name)
         self._raise_status(UNUSABLE)
         self._warn(f"{name}: {error}")
@@ -158,7 +158,7 @@ class DamageLog:
         self, partition: logstore.Partition, start: Any, stop: Any
     ) -> tuple[int | None, int | None, bool]:
         """(both bounds as offsets, whether reading ends before it begins). Reading
-        continues behind damage at an offset, so a time must not be looked up again
+        continues after damage at an offset, so a time must not be looked up again
         there."""
         is_over = False
         if isinstance(stop, datetime.datetime):
@@ -224,7 +224,7 @@ class DamageLog:
     # -------------------------------------------------------------- files
 
     def torn(self, source: DamagedFile, entry: Any) -> None:
-        """A file ends as a crash, or a writer that is at work, leaves it."""
+        """Note the torn end of a file, as a crash, or a writer at work, leaves it."""
         self._warn(
             f"{source.path} at byte {entry.position}: the end is no whole batch "
             f"({entry.damage}); {counted(entry.size_bytes, 'byte')} left out",
@@ -232,7 +232,7 @@ class DamageLog:
         )
 
     def in_file(self, source: DamagedFile, entry: Any, *, is_end: bool) -> None:
-        """Damaged bytes of a file; `is_end`: it is not read any further."""
+        """Report damaged bytes of a file; `is_end`: it is not read any further."""
         self._raise_status(PROBLEMS)
         size = source.size_bytes - entry.position if is_end else entry.size_bytes
         self._warn(

@@ -1,4 +1,4 @@
-"""Many findings as few lines: those that say the same of several files are one.
+"""Many findings as few lines: equal findings about several files share a line.
 
 The text output of `verify` and `repair` uses it, unless ``--verbose`` is given. JSON
 lines have every finding.
@@ -25,12 +25,12 @@ _GROUPS: Final = {
 }
 _PATH: Final = re.compile(r"(/[^/\s:;,]+)+")
 _NUMBER: Final = re.compile(r"[0-9]+")
-# Kinds of problems of files that are derived from a log: what is wrong with one of them
-# is mended like what is wrong with the next. Damage of a log has its own offsets.
+# Kinds of problems of files that are derived from a log: all problems of a kind are
+# repaired the same way. Damage of a log has its own offsets.
 _DERIVED: Final = frozenset(
     {"offset-index", "time-index", "transaction-index", "producer-snapshot"}
 )
-_FEW: Final = 3  # as many problems or actions that say the same are a line each
+_FEW: Final = 3  # up to this many equal problems or actions are a line each
 _AFTER_DAMAGE: Final = "it lies behind the first damage"
 
 
@@ -57,7 +57,7 @@ def _group_text(kind: str, notes: list[logstore.types.VerifyNote]) -> str:
     if kind not in _GROUPS or not _is_named(kind, notes[0].message):
         return f"{notes[0].message} (and {grouped(len(notes) - 1)} more like it)"
     word, rest = _GROUPS[kind]
-    # "22 indexes with zeros behind their entries"
+    # Such as "22 indexes with zeros ... their entries"
     text = rest.format("are" if kind == "foreign" else "their")
     text = text.replace("beside their", "beside them")
     return f"{grouped(len(notes))} {plural(word)} {text}"
@@ -72,8 +72,8 @@ def _is_named(kind: str, message: str) -> bool:
 def problem_lines(
     problems: Iterable[logstore.types.VerifyProblem], *, verbose: bool
 ) -> Iterator[str]:
-    """A line for each problem; more than three of a kind are one, except those of
-    logs."""
+    """A line for each problem; more than three of a kind are one line, except problems
+    of logs."""
     groups: dict[Hashable, list[logstore.types.VerifyProblem]] = {}
     for at, problem in enumerate(problems):
         is_alone = verbose or problem.kind not in _DERIVED
@@ -89,8 +89,8 @@ def problem_lines(
 def action_lines(
     actions: Iterable[logstore.types.RepairAction], *, verbose: bool
 ) -> Iterator[tuple[str, str | None]]:
-    """A line for each action, and where its bytes are kept; more than three that do the
-    same in one partition are one line."""
+    """A line for each action, and the path of its kept bytes; more than three that do
+    the same in one partition are one line."""
     groups: dict[Hashable, list[logstore.types.RepairAction]] = {}
     for at, action in enumerate(actions):
         directory = os.path.dirname(action.path)

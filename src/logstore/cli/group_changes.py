@@ -1,4 +1,4 @@
-"""`groups reset`, `groups export`: what sets the committed offsets of a group."""
+"""`groups reset`, `groups export`: set the committed offsets of a group."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ DESCRIBE_EXAMPLES: Final = [
 _PATHS: Final = (
     "a store or a Kafka log directory; several of one broker's are read together"
 )
-# The protocol of groups that are no broker's.
+# The protocol of groups of a store.
 _OWN: Final = "logstore"
 _UNKNOWN: Final = "-"
 _FEW: Final = 10
@@ -57,7 +57,7 @@ class Member(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A group, and those of its partitions that were chosen."""
+    """A group, and its chosen partitions."""
 
     group: str
     protocol: str
@@ -110,7 +110,7 @@ COLUMNS: Final = (
     Column("partitions", lambda one: len(one.rows), grouped, True, sum, 2),
     _numeric("lag", lambda one: one.lag),
 )
-# Of (group, row).
+# Columns of (group, row).
 ROW_COLUMNS: Final = (
     Column("group", lambda one: one[0]),
     Column(
@@ -124,7 +124,7 @@ ROW_COLUMNS: Final = (
     Column("member", lambda one: one[1].member or _UNKNOWN, spare=2),
     Column("metadata", lambda one: one[1].metadata, spare=3),
 )
-# Of (group, member).
+# Columns of (group, member).
 MEMBER_COLUMNS: Final = (
     Column("group", lambda one: one[0]),
     Column("member", lambda one: one[1].id or _UNKNOWN),
@@ -142,8 +142,8 @@ class Found(NamedTuple):
     """The groups of some directories.
 
     Attributes:
-        listed: all of them, those of stores first.
-        own, of_broker: as the library returns them, with what could not be read.
+        listed: all of them, groups of stores first.
+        own, of_broker: as the library returns them, with errors of unreadable files.
     """
 
     listed: list[Listed]
@@ -308,7 +308,7 @@ def _matches(name: str, patterns: Iterable[str]) -> bool:
 
 
 def _objects(one: Listed, times: str) -> Iterator[dict[str, Any]]:
-    """A line for each partition; one without a partition for a group that has none."""
+    """A line for each partition; a group without partitions gets one line, too."""
     members = {member.id: member for member in one.members}
     nobody = Member("", None, 0)
     no_partition = logstore.types.GroupPartition("", -1)
@@ -364,8 +364,8 @@ def _print_all(printer: Printer, listed: Sequence[Listed], sort: str | None) -> 
             print_table(printer, columns, rows)
 
 
-def about_members(stores: Iterable[logstore.types.ConsumerGroups]) -> Iterator[str]:
-    """What an operator should know of the members of a store."""
+def _about_members(stores: Iterable[logstore.types.ConsumerGroups]) -> Iterator[str]:
+    """Notes on the members of a store for an operator."""
     for group in (group for found in stores for group in found):
         for member in group.members:
             who = f"group {group.group}: process {member.pid}"
@@ -400,7 +400,7 @@ def _not_here(
     paths: Sequence[str],
     patterns: Sequence[str],
 ) -> Iterator[str]:
-    """What is not listed, and is no fault."""
+    """Notes on groups and partitions that are not listed, without being a fault."""
     missing = found.missing
     if not found.partition_count and not names:
         yield (

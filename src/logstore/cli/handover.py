@@ -1,4 +1,4 @@
-"""`handover check`: a directory that is about to change hands."""
+"""`handover check`: a directory before another program takes it over."""
 
 from __future__ import annotations
 

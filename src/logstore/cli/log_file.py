@@ -1,7 +1,7 @@
-"""One `.log` file as it is, read over its damage.
+"""A single `.log` file, read over its damage.
 
-Both bounds are made offsets before the file is read. What is damaged counts only if it
-may have been asked for: an offset is compared with those of the intact batches around
+Both bounds are made offsets before the file is read. Damage counts only if it may hold
+requested records: an offset is compared with the offsets of the intact batches around
 the damage; for a time see `logstore.cli.lookup`.
 """
 
@@ -25,13 +25,13 @@ OnProgress = Callable[[int, int], None]
 
 
 class Asked(NamedTuple):
-    """What is wanted of a file.
+    """Range of records requested from a file.
 
     Attributes:
         first: the first offset.
         stop: one past the last offset; None: to the end.
         is_time: `first` is the first offset that can be read from a time on: damage
-            before it may have held records that were asked for.
+            before it may have held requested records.
     """
 
     first: int = 0
@@ -50,8 +50,8 @@ class FileSource:
     """One `.log` file.
 
     Attributes:
-        path: as it was given, or below the path that was given.
-        topic, partition: from the name of its directory; None if that has none.
+        path: the path given, or below it.
+        topic, partition: from the name of its directory; None if it names no partition.
     """
 
     def __init__(
@@ -111,15 +111,15 @@ class FileSource:
         return offsets[0] if len(offsets) == count else asked.first
 
     def _offset_at(self, since: int) -> int:
-        """The offset of the first record at or after a time; larger than any if there
-        is none."""
+        """The offset of the first record at or after a time; larger than any if no
+        record is that late."""
         quiet = self._quiet()
         for batch in quiet.batches():
             if batch.max_timestamp_ms < since:
                 continue
             records = quiet._records_of(batch, EVERYTHING)
             if records is None:
-                # Its header is intact and says that one of its records is meant.
+                # Its header is intact: its largest time shows that it has the record.
                 return batch.base_offset
             for record in records:
                 if record.timestamp_ms >= since:

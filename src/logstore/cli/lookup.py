@@ -2,8 +2,8 @@
 
 A time is the first record at or after it. Of damaged records no time is known: the
 first one that can be read is taken, and the damage before it is given with it, since it
-may have held an earlier one. What the largest time of a segment, or the entries of a
-time index, show to be older is not among it.
+may have held an earlier one. Damage that is older, by the largest time of a segment or
+the entries of a time index, is not included.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ class Beginning(NamedTuple):
     """Where a time begins.
 
     Attributes:
-        offset: that of the first record at or after it that can be read; the end of the
-            log if there is none.
-        damage: before that offset, where no time is known.
+        offset: of the first readable record at or after it; the end of the log if no
+            record is that late.
+        damage: damage before that offset whose times are unknown.
         is_unsure: no older record lies between the damage and that offset, so the
             records of that time may begin in the damage.
     """
@@ -36,7 +36,7 @@ def beginning(partition: logstore.Partition, when: datetime.datetime) -> Beginni
     Raises:
         LogStoreError: the partition cannot be read, for another reason than damage.
     """
-    # Before the lookup: what is appended during it may be at or after the time.
+    # Before the lookup: records appended during it may be at or after the time.
     end = partition.end_offset
     met: list[logstore.types.Damaged] = []
 

@@ -20,7 +20,7 @@ class Loss:
 
     Attributes:
         mode: ``cut`` or ``skip``.
-        actions: how many actions there are, also those that lose nothing.
+        actions: how many actions there are, also actions that lose nothing.
         partitions: how many partitions lose something.
         offsets: how many offsets are not served any more; not each had a record.
         readable: records among them that can be read before the repair. With
@@ -51,7 +51,7 @@ class Loss:
 
     @property
     def text(self) -> str:
-        """As part of a sentence."""
+        """Text of the loss, as part of a sentence."""
         out = f"{size_text(self.bytes)} out of the log"
         if not self.offsets:
             return out
@@ -89,8 +89,8 @@ def loss_of(report: logstore.types.RepairReport) -> Loss:
 
 
 def _is_known(action: logstore.types.RepairAction) -> bool:
-    """Whether an action lists all the offsets that it takes out, or there are none
-    among its bytes."""
+    """Whether an action lists all the offsets that it takes out, or its bytes contain
+    no offsets."""
     if action.last_offset is not None:
         return True
     return action.first_offset is None and action.label in ("cut", "skipped")

@@ -32,7 +32,7 @@ EXAMPLES: Final = [
 
 
 class Listed:
-    """A partition and its segments, as they were at one moment."""
+    """A partition and its segments at one moment."""
 
     def __init__(self, partition: logstore.Partition) -> None:
         self.topic, self.number = partition.topic, partition.number

@@ -17,7 +17,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     A pipe that was closed ends it quietly with 0. The process continues.
 
     Args:
-        argv: the arguments; None: those of the process.
+        argv: the arguments; None: the process's arguments.
     """
     try:
         module = importlib.import_module("logstore.cli.run")

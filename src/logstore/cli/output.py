@@ -115,7 +115,7 @@ class Progress:
     Args:
         what: the work, in a word or two.
         err: the stream; None: standard error.
-        unit: ``bytes``, or the plural of what is counted.
+        unit: ``bytes``, or a plural noun for the counted items.
         delay_s: for how many seconds nothing is shown.
     """
 

@@ -77,7 +77,7 @@ def is_reversed(start: Bound, stop: Bound) -> bool:
 
 
 def bound_text(bound: Bound) -> str:
-    """A bound as it may be typed."""
+    """A bound on the command line."""
     if isinstance(bound, datetime.datetime):
         return bound.isoformat()
     return f"-{int(bound)}" if isinstance(bound, FromEnd) else str(bound)
@@ -140,7 +140,7 @@ class BoundType(_ParamType):
 
 
 class TargetType(_ParamType):
-    """Where a group is to begin."""
+    """Offset or time at which a group begins."""
 
     name = "earliest|latest|N|TIME"
 

@@ -1,7 +1,7 @@
 """The kind of a path: a store, a partition directory, a file, or no part of a log.
 
 The rule is that of `logstore.verify`: a directory is a log directory because of the
-files in it, never because of its name or those of its directories (`/etc` has
+files in it, never because of its name or its subdirectories' names (`/etc` has
 ``dbus-1``).
 """
 
@@ -75,7 +75,7 @@ def kind_of(path: str, shown: str = "") -> str:
 
 
 def check_store(path: str) -> None:
-    """Raise an error, which names the path as it was given, unless it is a store.
+    """Raise an error, which names the path given, unless it is a store.
 
     Raises:
         StoreNotFoundError, OSError: as `kind_of`.

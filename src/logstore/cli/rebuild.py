@@ -27,7 +27,7 @@ EXAMPLES: Final = ["rebuild-index data --dry-run", "rebuild-index data/orders-0"
 @options.output_format()
 @options.permissions
 def rebuild_index(paths: tuple[str, ...], **given: Any) -> int:
-    """`logstore-dump rebuild-index`: all paths, and then what could not be built."""
+    """`logstore-dump rebuild-index`: all paths, and then the indexes not built."""
     printer = Printer()
     failures: list[logstore.LogStoreError] = []
     for path in paths:

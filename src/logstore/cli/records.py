@@ -49,7 +49,7 @@ TAIL_EXAMPLES: Final = [
 
 
 class Row(NamedTuple):
-    """A record and its place: topic and partition are None if no name has them."""
+    """A record and its place; topic, partition: None if the path lacks them."""
 
     topic: str | None
     partition: int | None
@@ -120,7 +120,7 @@ class Style:
             return lambda row: printer.raw(render(*row))
 
         def shown(row: Row) -> None:
-            # Print line ends and tabs as they are; escape other control characters.
+            # Print line ends and tabs unchanged; escape other control characters.
             parts = re.split(r"([\n\t])", decode(render(*row)))
             clean = "".join(p if p in ("\n", "\t") else escape(p) for p in parts)
             printer.raw(clean.encode("utf-8", "backslashreplace"))
@@ -156,10 +156,10 @@ def with_bar(
     items: Iterator[_Item],
     offset_of: Callable[[_Item], int],
 ) -> Iterator[_Item]:
-    """What is read of a partition, with a bar if it takes long.
+    """Pass on the items read from a partition, with a bar if it takes long.
 
-    It is shown from the first item on to the end of the log. What comes before the
-    first item (finding a place from the end) is quick.
+    The bar runs from the first item to the end of the log. The work before the first
+    item (finding a place from the end) is quick.
     """
     with bar(sources, partition.name, "offsets") as progress:
         low = end = 0
@@ -173,7 +173,7 @@ def with_bar(
 
 
 def bar(sources: Sources, name: str, unit: str = "bytes") -> Progress:
-    """A bar for reading a partition or file; none if all that is read is printed on a
+    """A bar for reading a partition or file; none if all records are printed on a
     terminal: that is progress enough."""
     progress = Progress(f"reading {name}", unit=unit)
     if sources.damage.prints_to_terminal and sources.selection.matches is None:
@@ -323,7 +323,7 @@ def tail(path: str, **given: Any) -> int:
         count, isolation = given["records"], given["isolation"]
         for source in sources.files:
             with bar(sources, source.name or source.path) as progress:
-                # Until all of it is known: its end says where the last ones begin.
+                # Until all of it is known: the last records begin relative to its end.
                 last_ones = list(source.records(FromEnd(count), None, progress))
             for record in last_ones:
                 put(Row(source.topic, source.partition, record))
@@ -348,7 +348,7 @@ def _follow(
     put: Callable[[Row], None],
     printer: Printer,
 ) -> None:
-    """Print what is appended, until interrupted."""
+    """Print appended records, until interrupted."""
     committed = isolation == "read_committed"
     while True:
         printer.flush()

@@ -110,8 +110,8 @@ def _choose(
 ) -> tuple[str | None, bool]:
     """Show what each mode would lose, and ask for one.
 
-    Returns (mode, whether a person has confirmed it). If the mode is None, it was a dry
-    run, and there is something to do.
+    Returns (mode, whether a person has confirmed it). No mode (None) means a dry run
+    with something to do.
     """
     plans = {mode: _plan(path, mode, given, printer) for mode in MODES}
     losses = [loss_of(plan) for plan in plans.values()]

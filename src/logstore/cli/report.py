@@ -25,7 +25,7 @@ _library: Any = logstore
 
 
 def report_of(path: str, printer: Printer, **options: Any) -> logstore.types.Report:
-    """What `logstore.report` makes of a path, with a bar if that takes long."""
+    """Result of `logstore.report` for a path, with a bar if that takes long."""
     kind_of(os.path.abspath(path), path)
     with Progress("verifying", printer.err) as progress:
         result: logstore.types.Report = _library.report(
@@ -57,8 +57,8 @@ def write_html(printer: Printer, html: str, output: str | None) -> None:
 
 
 def _replace(output: str, data: bytes) -> None:
-    """Write a file under another name, then give it its own: whoever reads it (a web
-    server) has the old page or the new one, whole, and a full disk leaves the old."""
+    """Write a file under another name, then rename it: a reader (a web server) has the
+    old page or the new one, whole, and a full disk leaves the old."""
     path = os.path.realpath(output)  # a link stays one
     try:
         old = os.stat(path)

@@ -51,8 +51,8 @@ def camel(name: str) -> str:
 
 
 def partition_of(path: str | None) -> tuple[str | None, int | None]:
-    """(topic, number) of the innermost partition directory in a path; None, None if
-    there is none. Undecodable bytes of its name become escapes."""
+    """(topic, number) of the innermost partition directory in a path; (None, None) if
+    no directory matches. Undecodable bytes of its name become escapes."""
     parts = [] if path is None else os.path.abspath(path).split(os.sep)
     for part in parts[:-3:-1]:
         parsed = _PARTITION.fullmatch(part)

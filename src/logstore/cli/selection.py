@@ -1,4 +1,4 @@
-"""Which of the records that are read are shown: ``--key``, ``--grep``, ``--last``."""
+"""Selects the records to show: ``--key``, ``--grep``, ``--last``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import click
 import logstore
 
 _Item = TypeVar("_Item")
-# If not every record counts, fewer are not worth a step of the search.
+# Least number of offsets in a step of the search, if not every record counts.
 _FIRST_REACH: Final = 1000
 
 Matches = Callable[["logstore.Record"], bool]
@@ -24,7 +24,7 @@ class Selection(NamedTuple):
     Attributes:
         key: exactly the key of each; None: any.
         pattern: has a match in the key or the value of each; None: none is needed.
-        last: the last so many of each partition or file; None: all.
+        last: how many of the last records of each partition or file; None: all.
         assumes_kafka: look only into the partition to which Kafka's partitioner sends
             `key`.
     """

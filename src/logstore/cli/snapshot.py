@@ -1,4 +1,4 @@
-"""`snapshot`: a copy of a store as it is at one moment."""
+"""`snapshot`: a copy of a store at one moment."""
 
 from __future__ import annotations
 

@@ -41,8 +41,8 @@ class Sources:
         damage: receives the partitions that cannot be opened.
         topics: patterns of topic names; empty: all.
         numbers: partition numbers; empty: all.
-        raw: all `.log` files, as they are, in place of partitions.
-        selection: the records that are asked for.
+        raw: all `.log` files, unprocessed, in place of partitions.
+        selection: the requested records.
         config: settings of the store.
     """
 
@@ -182,7 +182,7 @@ class Sources:
         self, partition: logstore.Partition, first: Position, end: Position, kind: str
     ) -> Position:
         """Where the last records begin that the selection shows between two bounds; the
-        first bound itself if there are not more than so many."""
+        first bound itself if there are no more records than `selection.last`."""
         if self.selection.last is None:
             return first
         start = _offset_of(partition, first, partition.start_offset)

@@ -146,8 +146,8 @@ class Tally:
 
 
 def first_time(batch: logstore.RecordBatch) -> int:
-    """The time of the first record of a batch; the largest time if the batch does not
-    tell it without being decompressed; -1 for none."""
+    """The time of the first record of a batch; the largest time if the first is unknown
+    without decompression; -1 for none."""
     largest = batch.max_timestamp_ms
     if batch.timestamp_type is not logstore.TimestampType.CREATE_TIME:
         return largest

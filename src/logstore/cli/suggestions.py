@@ -1,10 +1,10 @@
-"""What a word means that is no subcommand, and an option that there is not.
+"""Suggestions for an unknown subcommand or option.
 
-People come with the words of other tools: kcat, Kafka's scripts, git, SQL. A suggestion
-follows from what they want, not from which name has similar letters: `cat` is `records`
-and not `compact`. Only a slip of the keys, in a name or in one of these words, is found
-by its letters. No suggestion is a command that changes anything: those that do are
-named with ``--dry-run`` or ``--help``.
+Users type the words of other tools: kcat, Kafka's scripts, git, SQL. A suggestion
+follows from the meaning, not from similar letters: `cat` is `records` and not
+`compact`. Only a typing error, in a name or in one of these words, is found by its
+letters. No suggestion is a command that changes anything: such commands are named with
+``--dry-run`` or ``--help``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import difflib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-# What is suggested, and the words for it.
+# Suggested commands, and the words for each.
 _COMMANDS: Final = {
     "records": "cat consume consumer console-consumer get read show print dump fetch "
     "messages message record view query kcat",
@@ -48,7 +48,7 @@ _COMMANDS: Final = {
     "--help": "help usage",
     "--version": "version",
 }
-# The commands that change something, and what is suggested in their place.
+# The commands that change something, and the suggestions in their place.
 HARMLESS: Final = {
     "repair": "repair --dry-run",
     "rebuild-index": "rebuild-index --dry-run",
@@ -57,7 +57,7 @@ HARMLESS: Final = {
     "groups reset": "groups reset --dry-run",
     "groups export": "groups export --dry-run",
 }
-# What this tool does not do, and the words for it.
+# Tasks that this tool does not do, and the words for each.
 _ELSEWHERE: Final = {
     "appends no records": "produce producer write append put publish send push insert "
     "import load",
@@ -109,13 +109,13 @@ _LEAVE_OUT: Final = {
 }
 # They make a command write, ask nothing, or replace a file: never suggested.
 _WRITING: Final = frozenset({"--yes", "--force", "--write-test"})
-# How alike two words are that differ by a slip of the keys.
+# Least similarity of two words that differ by a typing error.
 _SLIP: Final = 0.75
 
 
 def for_command(word: str, names: Sequence[str]) -> str:
-    """The end of an error about a word that is no subcommand: what was meant, or what
-    there is.
+    """The end of an error about an unknown subcommand: the one that was meant, or all
+    that exist.
 
     Args:
         names: the subcommands, in the order in which they are listed.
@@ -156,15 +156,15 @@ def for_option(option: str, names: Iterable[str]) -> str:
 
 
 def _that_exist(suggestions: Sequence[str], has: Sequence[str]) -> Iterator[str]:
-    """Those that are no option, or an option that the subcommand has."""
+    """Suggestions that are no option, or an option that the subcommand has."""
     for suggestion in suggestions:
         if not suggestion.startswith("-") or suggestion.split()[0] in has:
             yield suggestion
 
 
 def _slip_of(word: str, words: Iterable[str]) -> str:
-    """The word that was typed with a slip; "" if there is none: one that begins with
-    the same letter, and has nearly the same letters in the same order."""
+    """The word meant by a mistyped one; "" if not found. It begins with the same
+    letter, and has nearly the same letters in the same order."""
     plain = word.lstrip("-")
     dashes = word[: len(word) - len(plain)]
     alike = [

@@ -1,7 +1,7 @@
 """Tables: rows that can be sorted by a column and summed up, as wide as the terminal.
 
 In a pipe a table has all of its columns: `grep` and `less -S` work on whole lines. On a
-terminal it has no more than fit; the line below it names those that do not.
+terminal it has only the columns that fit; the line below it names the rest.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from logstore.cli.text import escape
 
 _GAP: Final = "  "
 _DOTS: Final = "…"
-# Long names have at least so many columns, or half of the terminal, before another
+# Long names have at least this many cells, or half of the terminal, before another
 # column is left out for them.
 _NAME_MIN: Final = 24
 _SHORTEST: Final = 8
@@ -31,7 +31,7 @@ class Column(NamedTuple):
         key: the value of a row, by which rows are sorted.
         text: how a value is shown.
         is_number: whether it is aligned to the right.
-        total: the value in the row of totals from those of all rows; None: nothing.
+        total: computes the total from the values of all rows; None: no total.
         spare: whether it may be left out: the column with the largest number is the
             first to go; 0: it always stays.
     """
@@ -115,7 +115,7 @@ def _width(text: str) -> int:
 
 
 class _Drawn:
-    """A column as it is drawn.
+    """A column with its cells, ready to be drawn.
 
     Attributes:
         width: in cells of a terminal, of which some characters take two.
@@ -176,7 +176,7 @@ def _fit(drawn: list[_Drawn], room: int) -> str:
     while missing() > 0 and any(column.spare for column in drawn):
         removed.append(max(drawn, key=lambda column: column.spare))
         drawn.remove(removed[-1])
-    for column in reversed(removed):  # what is less wide than the last one removed
+    for column in reversed(removed):  # narrower ones fit after all
         if missing() + column.width + len(_GAP) <= 0:
             drawn[:] = [one for one in every if one in drawn or one is column]
     while shorten(_SHORTEST):

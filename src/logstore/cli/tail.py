@@ -16,10 +16,10 @@ _WAIT_S: Final = 0.1
 
 
 def intact_behind(partition: logstore.Partition) -> str:
-    """A sentence on intact batches after the end of a log; "" if there are none.
+    """A sentence on intact batches after the end of a log; "" if no batch follows.
 
     A log that was not closed ends at its first bad batch, as a kill may leave it. If
-    other batches follow that one, it is damaged.
+    other batches follow the bad one, the log is damaged.
     """
     text = _intact_behind(partition)
     if text:

@@ -26,8 +26,8 @@ def escape(text: str) -> str:
 
 
 def harmless(text: str) -> str:
-    """As `escape`, but backslashes stay as they are: for messages, which repeat what
-    was typed."""
+    """Same as `escape`, but keeps backslashes: for messages, which repeat the user's
+    input."""
     return "\\".join(map(escape, text.split("\\")))
 
 

@@ -1,4 +1,4 @@
-"""Work that a store does by itself now and then: retention, compaction.
+"""Periodic work of a store in the background: retention, compaction.
 
 Each has its own thread if a topic asks for it: it may examine many files, or a log that
 has to be recovered first, and the syncs that are due do not wait for that.
@@ -38,13 +38,13 @@ _REMOVED_ERRORS: Final = (
 
 
 class BackgroundRounds:
-    """Does something to partitions, one after the other and again and again, and keeps
+    """Works on partitions, one after the other and periodically, and keeps
     a failure until it is raised to a caller. Any thread may call it.
 
     Args:
-        what: it does, for messages: "retention".
-        partitions: to which it is done.
-        act: does it to one. Raises: `LogStoreError`.
+        what: the name of the work, for messages: "retention".
+        partitions: returns the partitions to work on.
+        act: does the work on one. Raises: `LogStoreError`.
         check_ms: how often; 0: never.
         unreported: keeps a failure.
     """
@@ -66,7 +66,7 @@ class BackgroundRounds:
         self._name = name
         self._keeper = Scheduler(files, f"the {what} of {name}")
         self._has_begun = False
-        # Still to be done in this round.
+        # Partitions left in this round.
         self._pending: deque[TopicPartition] = deque()
         # The errors of the last round, by partition: each is raised once, not in each
         # round.
@@ -93,7 +93,7 @@ class BackgroundRounds:
         self._keeper.abandon()
 
     def raise_failure(self) -> None:
-        """Raise what failed in the background, unless it was raised already."""
+        """Raise the failure in the background, unless it was raised already."""
         if self._unreported:
             try:
                 failure = self._unreported.popleft()

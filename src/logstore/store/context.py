@@ -2,7 +2,7 @@
 open files, and the thread for later work.
 
 `Store` makes one and hands it down. The writers of its partitions need nothing else of
-it (`logstore.log.write.context.StoreServices`), and nobody outside the package sees it.
+it (`logstore.log.write.context.StoreServices`), and it is not public.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ class StoreContext:
     """The shared parts of one store.
 
     Attributes:
-        store: whose they are: it stays open as long as one of its parts is used.
+        store: their owner: it stays open as long as one of its parts is used.
         path: absolute path of its directory.
-        read_only: whether it was opened so.
+        read_only: whether it was opened with `read_only`, or with `shared`.
         store_config: the `StoreConfig` it was opened with.
         files: the system calls to use.
         root: its directory.
         lock_group: of all its locks.
         lock: held by a thread that changes topics, or loads partitions.
         descriptors: of all open files.
-        scheduler: runs what is due later.
-        state: who wrote last, and the checkpoints; recorded by files in the root.
-        is_closed: whether nothing may begin any more.
-        unreported: what failed in the background; the next call raises it.
+        scheduler: runs tasks that are due later.
+        state: the last writer, and the checkpoints; recorded by files in the root.
+        is_closed: whether no call may begin any more.
+        unreported: a failure in the background; the next call raises it.
     """
 
     def __init__(
@@ -211,7 +211,7 @@ class StoreContext:
 
 
 def _open_files_max(config: StoreConfig, files: Files) -> int:
-    """`max_open_files`, but at most three quarters of what the process may have."""
+    """`max_open_files`, but at most three quarters of the process's limit."""
     limit = files.resource_limits()[0]
     if limit is None:
         return config.max_open_files

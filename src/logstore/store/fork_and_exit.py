@@ -12,7 +12,7 @@ from logstore.io.lock import forget_locks
 
 __all__ = ["open_stores"]
 
-# Each a `Store`.
+# `Store` objects.
 open_stores: weakref.WeakSet[Any] = weakref.WeakSet()
 
 

@@ -1,4 +1,4 @@
-"""What other rooms of the package may see of an open store, besides public names."""
+"""Access to an open store for other rooms of the package, besides public names."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def root_of(store: Store) -> Directory:
 
 
 def stage_for_group(store: Store, identity: str, sequence: int) -> Stage:
-    """As `Store.stage`, under the identity of a group."""
+    """Same as `Store.stage`, under the identity of a group."""
     return store._publishing.stage(identity, sequence)
 
 
@@ -72,7 +72,7 @@ def submit_for_group(
     pinned: bool,
     timeout_ms: int | None,
 ) -> Publication:
-    """As `Store.submit`, under the identity of a group."""
+    """Same as `Store.submit`, under the identity of a group."""
     store._context.check_open()
     request = request_of(
         logs_of(staged), identity, sequence, metadata=metadata, pinned=pinned
@@ -81,8 +81,8 @@ def submit_for_group(
 
 
 def recover_unclean(store: Store) -> None:
-    """As `Store.recover`, if the store was not closed cleanly, so that a partition may
-    take long when it is first used."""
+    """Call `Store.recover` if the store was not closed cleanly: otherwise the first use
+    of a partition may take long."""
     if not store.read_only and not store._context.state.ownership.is_clean:
         store.recover()
 
@@ -90,8 +90,8 @@ def recover_unclean(store: Store) -> None:
 def topics_now(
     store: Store, names: Iterable[str] | None = None
 ) -> Mapping[str, tuple[str, tuple[int, ...]]]:
-    """The id ("" if it has none) and the numbers of the partitions of each topic that
-    exists now, by name.
+    """The id ("" if unknown) and the partition numbers of each topic that exists now,
+    by name.
 
     Args:
         names: of these only; None: of all.
@@ -111,7 +111,7 @@ def topics_now(
 
 
 def partition_id(store: Store, key: TopicPartition) -> str:
-    """The id of the topic that a partition's directory belongs to; "" if it has none,
+    """The id of the topic that a partition's directory belongs to; "" if it has no id,
     or there is no such partition."""
     if key.partition not in topics_now(store, [key.topic]).get(key.topic, ("", ()))[1]:
         return ""
@@ -119,8 +119,9 @@ def partition_id(store: Store, key: TopicPartition) -> str:
 
 
 def lowered_in_copy(store: Store) -> LoweredTo | None:
-    """What the first opening for writing of a copy lowers the positions of groups to,
-    for a store that is open read-only, before there was that opening; else None."""
+    """A function that computes to which offset the first opening for writing of a copy
+    will lower a group's position. None if the store is not open read-only, or is not a
+    copy that still awaits that opening."""
     if not store.read_only:
         return None
     with storage_errors("read", store.path):
@@ -186,11 +187,11 @@ def published_ms(store: Store, identity: str) -> int:
 
 
 def views_of(partition: Partition) -> PartitionViews:
-    """What the reads of a partition begin with."""
+    """The views from which a partition's reads begin."""
     return partition._views
 
 
 def readable_end(partition: Partition, options: ReadOptions) -> int:
-    """The end of what a reader may deliver now. A read meets damage itself; here, it is
-    left out."""
+    """The offset up to which a reader may deliver records now. Damage is not examined
+    here; a read meets it itself."""
     return views_of(partition).bounds(None, None, options, to_stable=True)[2]

@@ -47,7 +47,7 @@ class Lifetime:
         is_shared: bool,
     ) -> None:
         self._context = context
-        # Of a store without its lock.
+        # For a store without its lock.
         self._sharing, self._is_shared = sharing, is_shared
         self._topics = topics
         self._publishing = publishing
@@ -72,7 +72,7 @@ class Lifetime:
         """Take the lock, find the topics, begin the work in the background.
 
         Args:
-            purpose: for what the lock is taken.
+            purpose: why the lock is taken.
             on_progress: called while partitions are examined.
             examines_all: examine all of them now, unless the store is read-only.
 
@@ -118,7 +118,7 @@ class Lifetime:
     # ------------------------------------------------------------ closing
 
     def close(self) -> None:
-        """As `Store.close`."""
+        """See `Store.close`."""
         context = self._context
         if context.is_forked:
             context.is_closed = True
@@ -157,7 +157,7 @@ class Lifetime:
         """Close the partitions and leave the clean-shutdown markers, if it is one.
 
         Returns the error, if any. A store that was neither changed nor in need of a
-        recovery is left as it is.
+        recovery is left unchanged.
         """
         failure = self._failure
         context, writers = self._context, self._topics.writers
@@ -202,8 +202,8 @@ class Lifetime:
         self.is_finished = True
 
     def after_fork(self) -> None:
-        """Give up the threads, and the lock, which are the parent's. In the child of a
-        fork. One that is shared is used on, with requests of the child's own."""
+        """Give up the threads, and the lock, which are the parent's. Called in the
+        child of a fork. A shared store stays usable, with requests of the child."""
         if self._sharing is not None:
             self._sharing.after_fork()
         if self._is_shared:

@@ -1,4 +1,4 @@
-"""The numbers of a store that monitoring asks for: `Store.metrics`.
+"""The numbers of a store for monitoring: `Store.metrics`.
 
 Nothing here walks over a log, and nothing waits for an append, a sync or a read: for an
 open log it reads attributes; for one that was not used since the store was opened it
@@ -28,8 +28,8 @@ SCHEMA_VERSION: Final = 1
 _TOTALS: Final = ("size_bytes", "segments", "unsynced_records")
 
 
-# From a store and the numbers of its partitions: those of its groups, and how many
-# files of groups cannot be read.
+# From a store and the numbers of its partitions: the numbers of its groups, and how
+# many files of groups cannot be read.
 _GroupRows: TypeAlias = (
     "Callable[[Any, Sequence[Mapping[str, Any]]], tuple[list[dict[str, Any]], int]]"
 )
@@ -71,7 +71,7 @@ def log_row(
     """The numbers of one partition.
 
     Args:
-        log: an open log, the error if there is none, or a row of `IdleLogs`.
+        log: an open log, the error if it cannot be opened, or a row of `IdleLogs`.
     """
     row: dict[str, Any] = {
         "topic": topic,
@@ -129,7 +129,7 @@ class IdleLogs:
     def row(
         self, directory: Directory, key: TopicPartition, ownership: Ownership
     ) -> dict[str, Any]:
-        """The numbers of a partition; None for those that only its recovery
+        """The numbers of a partition; None for numbers that only its recovery
         determines."""
         row = self._rows.get(key)
         if row is None:
@@ -183,7 +183,7 @@ def store_row(
     waiting_bytes: int,
     open_files: int,
 ) -> dict[str, Any]:
-    """The numbers of a store, with those of its partitions and of its groups."""
+    """The numbers of a store, of its partitions and of its groups."""
     flushes = [row["flushes"] for row in rows if row["flushes"] is not None]
     seconds = [row["flush_seconds"] for row in rows if row["flushes"] is not None]
     totals = {

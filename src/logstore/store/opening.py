@@ -16,7 +16,7 @@ from logstore.store.store import Store
 
 __all__ = ["HAND_IN_TIMEOUT_MS", "open_store"]
 
-# How long an append of a shared store waits, if nothing else is said.
+# How long an append of a shared store waits, by default.
 HAND_IN_TIMEOUT_MS = 30_000
 
 
@@ -41,11 +41,11 @@ def open_store(
 
     Args:
         path: its directory; a Kafka log directory is one.
-        read_only: change nothing, take no lock; any number of processes may open it so,
+        read_only: change nothing, take no lock; any number of processes may do this,
             also while a writer or a broker works on it.
         shared: read as with `read_only`, and append from any number of processes at the
-            same time: this one hands in what it appends to the process that has the
-            store open for writing, or takes the lock for a moment if there is none.
+            same time: this process hands in its appends to the process that has the
+            store open for writing, or, without such a process, takes the lock briefly.
             Topics can be created; everything else that changes the store raises
             `ReadOnlyError`.
         create: make the directory if it is not there (never with `read_only`).
@@ -57,8 +57,8 @@ def open_store(
         on_progress: called with a `RecoveryProgress` now and then.
 
     Raises:
-        StoreNotFoundError: the directory does not exist and is not to be created; or it
-            is the directory of a partition, or, with `read_only`, contains nothing of a
+        StoreNotFoundError: the directory does not exist and `create` is false; or it is
+            the directory of a partition, or, with `read_only`, contains nothing of a
             log.
         StoreLockedError: another writer has it, after `lock_timeout_ms`; at once if it
             is this process.

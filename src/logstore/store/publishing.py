@@ -1,4 +1,4 @@
-"""What a store offers of publications: stage, publish, remember.
+"""Publications of a store: stage, publish, remember.
 
 `publisher.py` is the writing side, `hand_in/` the way to it from other processes.
 """
@@ -58,7 +58,7 @@ class Publishing:
         self.hand_in = HandIn(context.root, self.publisher, create)
 
     def stage(self, identity: str, sequence: int) -> Stage:
-        """As `Store.stage`, also under the identity of a group."""
+        """Same as `Store.stage`, but the identity of a group is allowed, too."""
         context = self._context
         self._topics.begin_call()
         if context.read_only:
@@ -68,8 +68,8 @@ class Publishing:
         return Stage(context.root, identity, sequence, self._topic_id_of)
 
     def _topic_id_of(self, destination: Destination) -> str:
-        """The id of the topic that is staged for: a `Partition` of a writer always
-        belongs to one topic, others belong to the topic that has the name now."""
+        """The id of the topic that is the destination of a stage: a `Partition` of a
+        writer always belongs to one topic, others to the topic with the name now."""
         # That of `logstore.aio` has one.
         destination = getattr(destination, "blocking", destination)
         if isinstance(destination, Partition) and not self._context.read_only:
@@ -77,8 +77,8 @@ class Publishing:
         return self._topics.topic_id(destination.topic)
 
     def publish(self, request: PublicationRequest) -> Publication:
-        """Publish, together with what others have handed in. The store is open for
-        writing."""
+        """Publish a request, together with requests that others have handed in. The
+        store is open for writing."""
         with storage_errors("publish to", self._context.path):
             (outcome,) = self.hand_in.publish([request])
         if isinstance(outcome, LogStoreError):
@@ -86,7 +86,7 @@ class Publishing:
         return outcome
 
     def last(self, identity: str) -> Publication | None:
-        """As `Store.last_publication`."""
+        """See `Store.last_publication`."""
         check_identity(identity)
         with storage_errors("read", self._context.path):
             entry = self.publications.published().get(identity)
@@ -99,7 +99,7 @@ class Publishing:
         before: int,
         older_than_ms: int | None,
     ) -> None:
-        """As `Store.discard_staged`."""
+        """See `Store.discard_staged`."""
         root = self._context.root
         check_identity(identity)
         check_sequence(before, "before")

@@ -43,10 +43,10 @@ class TopicsOfState(Protocol):
 
 
 class StoreState:
-    """Who wrote last to a store, and what Kafka's checkpoints say.
+    """The last writer of a store, and the values of Kafka's checkpoints.
 
     Attributes:
-        ownership: who wrote last and how that writer stopped.
+        ownership: the last writer and how it stopped.
         lock: guards `ownership` and the checkpoints. Threads that hold the lock of a
             partition take it. They must not take the lock of the store, whose holder
             may be waiting for that partition.
@@ -78,13 +78,12 @@ class StoreState:
         self._starts_scheduled = False
 
     def ownership_now(self, cache_key: OwnershipKey | None = None) -> Ownership:
-        """Read-only: the ownership as it is, read again if a file has changed. The
-        caller must not change them: other threads may be using them for other
-        partitions.
+        """Read-only: the current ownership, read again if a file has changed. The
+        caller must not change it: other threads may be using it for other partitions.
 
         Args:
-            cache_key: of the ownership, if it was taken just now: what is returned is
-                from then or later. None: it is taken here.
+            cache_key: of the ownership, if it was taken just now: the result is from
+                then or later. None: it is taken here.
         """
         cache_key = cache_key or self.ownership.cache_key()
         cached_key, ownership = self._seen
@@ -188,7 +187,7 @@ class StoreState:
         """Record a start offset in Kafka's checkpoint, durably: nothing else has it.
 
         Raises:
-            OSError: as the system gives it.
+            OSError: as raised by the system.
         """
         with self.lock:
             self.ownership.write_starts({**self.topics.starts(), key: offset})

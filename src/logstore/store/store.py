@@ -70,7 +70,7 @@ class Store:
 
     Attributes:
         path: absolute path of its directory.
-        read_only: whether it was opened so, or with `shared`.
+        read_only: whether it was opened with ``read_only``, or with ``shared``.
         config: the `StoreConfig` it was opened with.
     """
 
@@ -136,14 +136,14 @@ class Store:
         return f"<logstore.Store {self.path} ({mode})>"
 
     def _repr_html_(self) -> str | None:
-        """For notebooks: a table of the topics."""
+        """A table of the topics, for notebooks."""
         return page_of(self)
 
     def __reduce__(self) -> NoReturn:
         refuse_pickling(self, self.path)
 
     def __getitem__(self, name: str) -> Topic:
-        """As `topic`."""
+        """See `topic`."""
         return self.topic(name)
 
     def __contains__(self, name: object) -> bool:
@@ -198,7 +198,7 @@ class Store:
 
     @property
     def recovery_report(self) -> RecoveryReport:
-        """The repairs that opening had to make; false if there were none.
+        """The repairs that opening had to make; false if it made no repair.
 
         Reading it completes the recovery: see `recover`.
         """
@@ -209,7 +209,7 @@ class Store:
     def recover(
         self, on_progress: Callable[[RecoveryProgress], None] | None = None
     ) -> RecoveryReport:
-        """Examine all partitions, and repair those that need it, now.
+        """Examine all partitions now, and repair them if needed.
 
         Without it a partition is examined when it is first used. Only data that was not
         known to be durable has to be read. Several partitions are examined at a time
@@ -247,8 +247,8 @@ class Store:
             A report for each of them, by topic and partition.
 
         Raises:
-            LogStoreError: that of the first partition for which it failed, raised after
-                the others.
+            LogStoreError: the error of the first partition for which it failed, raised
+                after the others.
         """
         if not dry_run:
             self._topics.check_writable("compact")
@@ -279,7 +279,7 @@ class Store:
         """The store and what is in it in numbers, as plain values (docs/metrics.md).
 
         Cheap: it walks over no log, recovers nothing and waits for no append, sync or
-        read. Values that are not known without that are None. `logstore.metrics` writes
+        read. Values that need one of these are None. `logstore.metrics` writes
         it for Prometheus and OpenTelemetry. With `read_only`, it examines the files
         again.
 
@@ -317,7 +317,7 @@ class Store:
         """An existing topic.
 
         Raises:
-            TopicNotFoundError: there is none of this name.
+            TopicNotFoundError: no topic has this name.
         """
         self._topics.begin_call()
         topic = self._topics.now(name)
@@ -334,8 +334,8 @@ class Store:
         isolation: str = "read_uncommitted",
         on_corruption: str = "raise",
     ) -> pyarrow.dataset.Dataset:
-        """The records of topics as one dataset, as `Topic.to_dataset` has those of one.
-        Each scan reads the topics that there are then.
+        """The records of topics as one dataset; `Topic.to_dataset` is for one topic.
+        Each scan reads the topics that exist then.
 
         Args:
             topics: a name, a pattern (``"orders-*"``; also ``?`` and ``[...]``), or
@@ -381,7 +381,7 @@ class Store:
         ``file_delete_delay_ms``.
 
         Raises:
-            TopicNotFoundError: there is none.
+            TopicNotFoundError: no topic has this name.
         """
         self._changes.delete(name)
 
@@ -391,7 +391,7 @@ class Store:
         It gets another epoch: an earlier `Producer` of the name appends nothing more.
 
         Args:
-            name: 1 to 1000 characters, kept for good.
+            name: 1 to 1000 characters, kept permanently.
 
         Raises:
             ConfigError: the name is invalid.
@@ -408,9 +408,9 @@ class Store:
         links: bool = True,
         on_progress: Callable[[SnapshotProgress], None] | None = None,
     ) -> SnapshotReport:
-        """Make a copy of the store, as it is at one moment, in a new directory: topics,
-        records, publications, positions of groups, named producers, and what a Kafka
-        broker starts with. Staged records are not in it. It may be in use meanwhile.
+        """Make a copy of the store at one moment, in a new directory: topics, records,
+        publications, positions of groups, named producers, and the files that a Kafka
+        broker starts with. Staged records are not in it. The store may be in use.
 
         A read-only store takes the writer's lock if it is free. Else the process that
         has it makes the snapshot, and this call waits.
@@ -418,8 +418,8 @@ class Store:
         Args:
             path: the directory; it must not exist, or be empty, and neither be a link
                 nor a mount point. It is complete and durable when it is there.
-            links: let sealed segments be hard links to the files of this store, where
-                that is possible: nothing is ever changed in them.
+            links: let sealed segments be hard links to the files of this store, if
+                possible: nothing is ever changed in them.
             on_progress: called in this thread with a `SnapshotProgress`, now and then.
 
         Raises:
@@ -438,8 +438,8 @@ class Store:
         )
 
     def stage(self, identity: str = "", sequence: int = 0) -> Stage:
-        """A file for records that are to be published together, in any number of
-        topics and partitions. A read-only store can do it, too: it takes no lock.
+        """Create a file for records to publish together, in any number of topics and
+        partitions. A read-only store can do it, too: it takes no lock.
 
         Args:
             identity, sequence: as they will be given to `publish`.
@@ -472,14 +472,14 @@ class Store:
             staged: what `Stage.finish` returned, of one stage or of several.
             identity: names the publisher, 1 to 1000 characters. Publishing again with
                 the same identity and sequence number does nothing. The last 10,000
-                identities are remembered, and the pinned ones. Those that begin with
-                "group:" are taken by consumer groups. "": no identity.
+                identities are remembered, and the pinned ones. The prefix "group:" is
+                reserved for consumer groups. "": no identity.
             sequence: rises with each publication of the identity.
             note: kept with the identity until its next publication, for the publisher
                 to read (`last_publication`): up to 1000 characters. It is also replaced
                 if this was published before.
-            metadata: up to 4096 bytes, committed together with the records, also if
-                there are none. `last_publication` returns them until the next
+            metadata: up to 4096 bytes, committed together with the records, even with
+                no records. `last_publication` returns them until the next
                 publication of the identity. They stay if this was published before.
             pinned: True: remember the identity, however many others publish; False: no
                 longer; None: as before. To unpin one, repeat its last publication.
@@ -493,9 +493,9 @@ class Store:
             RecordTooLargeError: a batch is larger than the current
                 ``max_message_bytes``.
             ConfigError: a field of `staged`, the identity or the sequence is invalid,
-                or the file of publications has no room for the identity beside those
-                that are pinned; nothing was published.
-            TopicNotFoundError: there is none, or not the one that was staged for.
+                or the file of publications has no room for the identity in addition to
+                the pinned ones; nothing was published.
+            TopicNotFoundError: the topic does not exist, or was replaced since staging.
             PartitionNotFoundError, ReadOnlyError.
         """
         self._topics.check_writable("publish")
@@ -523,8 +523,8 @@ class Store:
         open for writing publishes as `publish` does.
 
         Whatever ends first, the process or the owner: a request that was handed in is
-        published once or not at all, and the same call, made again, tells. If the
-        process ends while it waits, the next owner publishes it.
+        published once or not at all; repeat the call to find out. If the process ends
+        while it waits, the next owner publishes it.
 
         Args:
             staged, sequence, note, metadata, pinned: as in `publish`.
@@ -562,7 +562,7 @@ class Store:
     def _submit(
         self, request: PublicationRequest, timeout_ms: int | None
     ) -> Publication:
-        """As `submit`, also under the identity of a group."""
+        """Same as `submit`, but the identity of a group is allowed, too."""
         check_is_named(request)
         if self._sharing is not None:
             return self._sharing.submit(request, timeout_ms)
@@ -592,8 +592,8 @@ class Store:
         before: int = 0,
         older_than_ms: int | None = None,
     ) -> None:
-        """Remove staged files that will not be published: these, all of an identity
-        with a sequence below `before`, and those of any identity that were not written
+        """Remove staged files that will not be published: these, all files of an
+        identity with a sequence below `before`, and files of any identity not written
         to for `older_than_ms`. A request to publish them that still waits is refused.
 
         Raises:

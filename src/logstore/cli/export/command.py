@@ -31,8 +31,8 @@ EXAMPLES: Final = [
     "export data -o - | wc -l",
     "export data --on-corruption skip -o saved.jsonl",
 ]
-# Rows are made and written so many at a time. Chunks of more bytes cost more: they do
-# not stay in the processor's cache, and their memory is new each time.
+# Rows are made and written in chunks. Larger chunks cost more: they do not stay in the
+# processor's cache, and their memory is newly allocated each time.
 _CHUNK_RECORDS: Final = 1024
 _CHUNK_BYTES: Final = 128 << 10
 _FIRST_CHUNK_RECORDS: Final = 64
@@ -155,7 +155,7 @@ class _Window:
         return self._limit == 0
 
     def of(self, records: Iterator[logstore.Record]) -> Iterator[logstore.Record]:
-        """Those among the next records."""
+        """Records among the next ones that the limits select."""
         if not self._skip and self._limit is None:
             return records
         return self._counted(records)

@@ -61,7 +61,7 @@ class Rows(Protocol):
 
 
 def rows_of(kind: str, payload: str, times: str) -> Rows:
-    """For ``jsonl`` or ``csv``."""
+    """Row writer for ``jsonl`` or ``csv``."""
     return CsvRows(payload, times) if kind == "csv" else JsonRows(payload, times)
 
 

@@ -31,7 +31,7 @@ class DeletedDirectories:
     def rename(self, name: str, new: str, *, is_recorded: bool) -> None:
         """Rename the directory of a partition that is being deleted. If a full disk has
         no room for the new name, and the deletion `is_recorded`, remove it at once.
-        Else its indexes make room, and what else can be made again."""
+        Else remove indexes, and other files that can be made again, to make room."""
         if self._has_renamed(name, new):
             return
         if not is_recorded:
@@ -70,7 +70,7 @@ class DeletedDirectories:
 
     def empty(self, names: list[str]) -> list[str]:
         """Remove the files of partition directories that were renamed for deletion.
-        Returns the names of those that are empty now.
+        Returns the names of the directories that are empty now.
 
         Files that are not named as Kafka or logstore name files are foreign: they stay,
         and so does the directory.
@@ -114,8 +114,8 @@ class DeletedDirectories:
 
 
 def _make_room(directory: Directory) -> None:
-    """Remove what can be made again: the index files of a partition, and the page that
-    tells readers what is durable; of a log without records, which may have little else
+    """Remove what can be made again: the index files of a partition, and the page with
+    the durable offset for readers; of a log without records, which may have little else
     that takes space, the leader epochs, too."""
     gone, is_empty = [layout.DURABLE], True
     for name in directory.names():
@@ -130,7 +130,7 @@ def _make_room(directory: Directory) -> None:
 
 def _empty(directory: Directory) -> list[str]:
     """Remove the files that logstore or Kafka put into a partition's directory, also
-    the directories in it that are logstore's own (`layout.QUARANTINE_PREFIX`). Returns
+    logstore's directories in it (`layout.QUARANTINE_PREFIX`). Returns
     the names of foreign files, which stay."""
     foreign: list[str] = []
     for name in directory.names():

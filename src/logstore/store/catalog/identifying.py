@@ -1,4 +1,4 @@
-"""What the ids of a log are, decided from facts alone when it is opened for writing.
+"""Decides the ids of a log, from facts alone, when it is opened for writing.
 
 `Catalog` says which id the topic has; the files in the partition's directory may
 contradict it, or be the only ones that know. `PartitionWriters` collects the facts, and
@@ -26,15 +26,15 @@ __all__ = [
 
 
 class IdentityFacts(NamedTuple):
-    """What is known about the identity of a log.
+    """Facts about the identity of a log.
 
     Attributes:
         key: its partition.
         topic_id: of the topic, under which the next append is written.
-        is_new_id: nothing told that id: it was made for this opening.
+        is_new_id: no file had that id: it was made for this opening.
         has_settings: the topics file knows the topic.
         is_noted: the topics file says that a partition of it was written to.
-        found: what `.logstore-topic` says; None: there is none, or it is damaged.
+        found: content of `.logstore-topic`; None: the file is missing or damaged.
         is_own: logstore wrote last.
         has_own_files: logstore has a file in the directory.
         recorded: the id of the log in its state file; None: the state does not count.
@@ -55,7 +55,7 @@ class IdentityFacts(NamedTuple):
 
 
 class Identified(NamedTuple):
-    """What follows from them.
+    """Decision that follows from the facts.
 
     Attributes:
         log_id: of the log.
@@ -63,7 +63,7 @@ class Identified(NamedTuple):
             first append writes them.
         is_foreign: the directory is of an earlier topic of the name.
         is_renewed: positions of the topic that were committed before do not count,
-            since nothing tells the id that it had.
+            since its earlier id is unknown.
         is_cut: another program may have changed the log: a cut is recorded.
     """
 
@@ -88,7 +88,7 @@ def decide(facts: IdentityFacts) -> Identified:
         and found[:3] == (topic_id, *key)
         and found.log_id == log_id,
         is_foreign=found is not None and not is_of_topic,
-        # Where another program has written, there may never have been an id.
+        # If another program has written, there may never have been an id.
         is_renewed=facts.is_own and not is_known and facts.has_own_files,
         is_cut=may_be_changed(facts.recorded, facts.earlier, found),
     )
@@ -113,8 +113,8 @@ def log_id_in(
     found: TopicIdentity | None,
     recorded: str | None,
 ) -> str:
-    """The id of a log, for its owner and for those that only read it. One that an
-    earlier release has given it stays.
+    """The id of a log, for its owner and for readers. An id that an earlier release has
+    given it stays.
 
     Args:
         topic_id: of the topic.
@@ -140,11 +140,11 @@ def cuts_after(
     is still there.
 
     Args:
-        state: does not count; None: there is none.
-        start, end: the offsets of the log as it is now.
+        state: does not count; None: there is no state file.
+        start, end: the current offsets of the log.
 
     Raises:
-        OSError: as the system gives it.
+        OSError: as raised by the system.
     """
     cuts, low = Cuts(), start
     if state is not None:

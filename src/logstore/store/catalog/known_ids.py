@@ -37,14 +37,14 @@ class KnownIds:
         self._numbers = numbers
         self._settings = settings
         self._directories = TopicIds(root, numbers)
-        # Of the topics without settings: their ids, as far as they were looked for.
+        # Ids of the topics without settings that were looked up so far.
         self._found: dict[str, str] = {}
         self._names_by_id: dict[str, str] | None = None
-        # The ids of topics that have none until the first append.
+        # New ids of topics that get an id only at the first append.
         self._minted: dict[str, str] = {}
 
     def identity(self, topic: str) -> TopicIdentity | None:
-        """As `TopicIds.identity`."""
+        """See `TopicIds.identity`."""
         return self._directories.identity(topic)
 
     def topic_id(self, topic: str) -> str:
@@ -75,7 +75,7 @@ class KnownIds:
         return is_known or (name != topic and self._directories.has_id(name, topic_id))
 
     def id_for_appends(self, topic: str) -> str:
-        """The id under which the topic is written to: a new one if it has none."""
+        """The id under which the topic is written to: a new one if it has no id yet."""
         return self.topic_id(topic) or self._minted.setdefault(topic, uuid.uuid4().hex)
 
     def partition_id(self, key: TopicPartition) -> str:
@@ -103,7 +103,7 @@ class KnownIds:
             is_empty: its first segment is created next, which syncs the directory.
 
         Raises:
-            OSError: as the system gives it.
+            OSError: as raised by the system.
         """
         topic, number = key
         topic_id = self.id_for_appends(topic)
@@ -113,7 +113,7 @@ class KnownIds:
         count = leading(self._numbers[topic])
         is_noted = not count or self._settings.is_identified(topic)
         if found != identity:
-            # Without a sync nothing is lost with its name but what is appended then.
+            # Without a sync, only records appended since can be lost with its name.
             identity.write(directory, sync=not (is_noted and is_empty))
         if not is_noted:
             settings = {
@@ -147,7 +147,7 @@ class KnownIds:
         self._minted.pop(topic, None)
 
     def claimed(self, topic: str, stored: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields of a topic's identity, after another program has written."""
+        """The fields of a topic's identity, after a write by another program."""
         topic_id = stored.get("id", "")
         if not topic_id:
             return {}

@@ -1,8 +1,8 @@
-"""The format in which a topic without settings of its own is continued.
+"""The format in which a topic without its own settings is continued.
 
 A topic that only a broker has written to has no `message_format`. Its logs are
 continued in the format that they end with: a broker of 0.11 or later has written
-record batches, and consumers that need their headers or producer ids go on to get them.
+record batches, and consumers that need their headers or producer ids still get them.
 `TopicSettings.config` and the check before a hand-over ask here.
 """
 
@@ -26,11 +26,11 @@ _RECORD_BATCH: Final = 2
 
 
 def continued_format(root: Directory, topic: str, numbers: Iterable[int]) -> int:
-    """The magic of what is appended to a topic, by its logs in `root`: 2 if one of them
+    """The magic of batches appended to a topic, by its logs in `root`: 2 if one of them
     ends with a batch of magic 2, so that empty partitions follow the others; else the
     default of `TopicConfig`.
 
-    Files that cannot be read say nothing: opening their partition tells the error.
+    Files that cannot be read are ignored: opening their partition raises the error.
     """
     for number in numbers:
         directory = root.child(layout.partition_directory(topic, number))
@@ -63,7 +63,7 @@ def last_magic(directory: Directory) -> int | None:
 
 
 def _magic_in(segment: Segment) -> int | None:
-    """The magic of the last intact batch of a segment; None if it has none."""
+    """The magic of the last intact batch of a segment; None: it has no intact batch."""
     magic = None
     with contextlib.suppress(OSError, LogStoreError):
         place = segment.locate(native.OFFSET_MAX)

@@ -1,6 +1,6 @@
 """The ids of topics, from the directories of their partitions.
 
-The catalog has a copy of each id. This module finds those of other topics: their
+The catalog has a copy of each id. This module finds the ids of other topics: their
 directories were moved, copied or restored, or only Kafka has used them. It also finds
 out whether another program has made a topic again.
 """
@@ -41,10 +41,10 @@ class TopicIds:
             yield self._root.child(layout.partition_directory(topic, number))
 
     def identity(self, topic: str) -> TopicIdentity | None:
-        """The first identity that one of its partitions has.
+        """The first identity found in the directories of its partitions.
 
         Raises:
-            OSError: as the system gives it.
+            OSError: as raised by the system.
         """
         for directory in self._directories(topic):
             found = identity_in(directory)
@@ -53,12 +53,12 @@ class TopicIds:
         return None
 
     def kafka_id(self, topic: str) -> str:
-        """The id that Kafka has given to the topic; "" if it has none."""
+        """The id that Kafka has given to the topic; "" if Kafka has given it no id."""
         return next(filter(None, map(_kafka_id, self._directories(topic))), "")
 
     def found(self, topic: str, is_taken: Callable[[str, str], bool]) -> str:
-        """The id of a topic that the catalog has none of: that of its partitions, else
-        Kafka's; "" if it has none either.
+        """The id of a topic that has no id in the catalog: from its partitions, else
+        Kafka's; "" if both are missing.
 
         Args:
             is_taken: whether an id is that of the topic with another name, which is
@@ -68,7 +68,7 @@ class TopicIds:
         if identity is None:
             found = self.kafka_id(topic)
             return derived_id(found, topic) if found and is_taken(found, "") else found
-        # Under another name it was moved, if the one that it came from is gone.
+        # With another name it was moved, if the original topic is gone.
         is_copy = is_taken(identity.topic_id, identity.topic)
         if topic == identity.topic and is_copy:
             return derived_id(identity.topic_id, topic)
@@ -95,8 +95,8 @@ class TopicIds:
 
 
 class CatalogFile:
-    """The ids in the topics file as it is now, for a handle whose topic another process
-    may have deleted. Any thread may ask.
+    """The ids in the current topics file, for a handle whose topic another process may
+    have deleted. Any thread may ask.
 
     Args:
         root: the store's directory.
@@ -115,8 +115,8 @@ class CatalogFile:
         *,
         ask_catalog: bool,
     ) -> bool:
-        """Whether a partition's directory may be of the topic with the id `held`. What
-        nothing contradicts is so.
+        """Whether a partition's directory may be of the topic with the id `held`: true
+        unless a file contradicts it.
 
         Args:
             found: the identity in the directory.

@@ -1,4 +1,4 @@
-"""The settings of the topics of a store, and the file that has them.
+"""The settings of the topics of a store, and their file.
 
 `.logstore-topics` (docs/format.md) also records how many partitions each topic must
 have, and whether its creation or deletion is in progress.
@@ -60,7 +60,7 @@ class BegunCreation(NamedTuple):
     """A creation whose first entry is in the topics file.
 
     Attributes:
-        settings: of the topic before; None: it had none.
+        settings: of the topic before; None: it had no settings.
         before, after: where the file ended before that entry, and after it.
         changes: how many changes were persisted then.
     """
@@ -73,8 +73,8 @@ class BegunCreation(NamedTuple):
 
 
 class TopicSettings:
-    """The settings of topics. The store's lock guards them, and a lock of their own the
-    file: the first append to a partition may write there (`KnownIds.identify`).
+    """The settings of topics. The store's lock guards them, and a separate lock guards
+    the file: the first append to a partition may write there (`KnownIds.identify`).
 
     Args:
         numbers: topic -> the partitions whose directories there are.
@@ -110,7 +110,8 @@ class TopicSettings:
         self._changes = 0
         # Whether opening has changed them.
         self._is_taken_over = False
-        # Topic -> what was made, and of which stored value, which is never changed.
+        # Topic -> the settings made, and the stored value they are made of, which is
+        # never changed.
         self._configs: dict[str, tuple[object, TopicConfig]] = {}
 
     def read(self, report: Callable[[RecoveryAction], None]) -> None:
@@ -127,7 +128,7 @@ class TopicSettings:
         self._count = sum(map(_partitions, self.stored.values()))
 
     def of(self, topic: str) -> Mapping[str, Any]:
-        """The settings of a topic; empty if it has none."""
+        """The settings of a topic; empty if it has no settings."""
         return self.stored.get(topic, {})
 
     def config(self, topic: str) -> TopicConfig:
@@ -165,7 +166,7 @@ class TopicSettings:
         self._count = sum(map(_partitions, stored.values()))
 
     def persist_claim(self) -> None:
-        """Persist what opening has found out (`take_over`), before the first change."""
+        """Persist settings found at opening (`take_over`), before the first change."""
         if self._is_taken_over:
             checkpoints.check_state(self._root, layout.TOPICS, {"topics": self.stored})
             with self._lock:
@@ -177,7 +178,7 @@ class TopicSettings:
         they can be taken back on a full disk, too.
 
         Raises:
-            OSError: as the system gives it; nothing was begun.
+            OSError: as raised by the system; nothing was begun.
         """
         with self._lock:
             if self._is_in_doubt or not self._file.is_known:
@@ -200,7 +201,7 @@ class TopicSettings:
             return is_cut
 
     def _has_cut_to(self, end: FileEnd | None, begun: BegunCreation) -> bool:
-        """Cut off what the file has after an end, if no other change has followed since
+        """Cut off the entries after an end, if no other change has followed since
         the creation was begun; False: nothing was cut."""
         if end is None or self._changes != begun.changes:
             return False
@@ -250,7 +251,7 @@ class TopicSettings:
         self.is_dirty = self._is_in_doubt = False
 
     def _rewrite(self) -> None:
-        """Let the file say what memory does."""
+        """Make the file equal to the settings in memory."""
         self._replace(self.stored)
         self.is_dirty = self._is_in_doubt = False
 
@@ -266,8 +267,9 @@ class TopicSettings:
     def write_if_room(
         self, name: str, value: dict[str, Any] | None, *, is_needed: bool = False
     ) -> None:
-        """As `write`, but a full disk does not stop a deletion: `catch_up` then writes
-        them. Until then the names of the renamed directories say that it was begun.
+        """Same as `write`, but a full disk does not stop a deletion: `catch_up` then
+        writes them. Until then the names of the renamed directories say that it was
+        begun.
 
         Args:
             is_needed: those names do not say it: a full disk stops the deletion.
@@ -283,8 +285,9 @@ class TopicSettings:
             self._keep(name, value)
 
     def take_back(self, begun: BegunCreation) -> None:
-        """The creation was undone, after `keep_begun`: the settings are what they were
-        before. Else they are written; if there is no room for that, `catch_up` does."""
+        """Restore the settings after a creation was undone (after `keep_begun`): cut
+        the file back. If that fails, write them; if there is no room, `catch_up` does
+        it later."""
         with self._lock:
             with contextlib.suppress(OSError):
                 if self._has_cut_to(begun.before, begun):

@@ -1,4 +1,4 @@
-"""The topics of a store: which there are.
+"""The known topics of a store.
 
 Topics are found by the directories of their partitions, as Kafka finds them. The
 settings say in addition how many partitions there must be (`TopicSettings`).
@@ -38,7 +38,7 @@ class Catalog:
         ids: of the topics.
         deleted: the directories of deleted topics.
         numbers: topic -> numbers of its partitions, in order.
-        missing_partitions: those whose directory is gone and should not be.
+        missing_partitions: partitions whose directory is unexpectedly missing.
         directories: all in the root, when the topics were found.
         begun: topic -> partitions whose directories a call that did not complete may
             have made.
@@ -91,8 +91,8 @@ class Catalog:
         self.settings.take_over(stored)
 
     def check(self, report: Callable[[RecoveryAction], None]) -> None:
-        """Compare the directories with the known topics: create those of a topic whose
-        creation was interrupted, and report those that are lost."""
+        """Compare the directories with the known topics: create missing directories of
+        a topic whose creation was interrupted, and report lost ones."""
         renamed = [n for n in self._root.names() if n.endswith("-delete")]
         for topic, settings in list(self.settings.stored.items()):
             numbers = self.numbers.get(topic, ())

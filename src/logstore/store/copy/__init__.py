@@ -1,1 +1,1 @@
-"""Copies of a store: snapshots, and what the first opening of a copy does."""
+"""Copies of a store: snapshots, and the first opening of a copy."""

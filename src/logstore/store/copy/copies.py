@@ -1,7 +1,7 @@
 """The first opening of a store that was copied, moved or put back from a backup.
 
-The records of a copy may end below those of the original. So each log gets a cut at its
-end, and no position of a group may lie above one: what is appended next would be
+The records of a copy may end below the end of the original. So each log gets a cut at
+its end, and no position of a group may lie above one: records appended next would be
 skipped.
 """
 
@@ -40,9 +40,9 @@ __all__ = [
     "settle_copy",
 ]
 
-# Of (partition, topic id, position, time of its commit in Unix ms; -1: unknown): what
-# the position is lowered to if it lies above the end of its log. None: it stays; also
-# if there is no such partition, or it is damaged, and its end may be a higher one.
+# (partition, topic id, position, time of its commit in Unix ms; -1: unknown) -> the
+# offset to which the position is lowered if it lies above the end of its log. None: it
+# stays; also if there is no such partition, or it is damaged: its end may be higher.
 LoweredTo: TypeAlias = "Callable[[TopicPartition, str, int, int], int | None]"
 _Lower: TypeAlias = (
     "Callable[[Directory, Publisher, LoweredTo, Callable[[RecoveryAction], None]], "
@@ -59,11 +59,11 @@ def at_adoption(lower: _Lower) -> None:
 
 
 def lowered_in(cuts: Cuts, end: int, position: int, commit_ms: int) -> int | None:
-    """What a position is lowered to in a log; None: it stays.
+    """The offset to which a position is lowered in a log; None: it stays.
 
-    The records between the end and the position are not in this log. Nor are those
-    above a cut since the commit the ones that were processed: the log has grown again
-    since.
+    The records between the end and the position are not in this log. And the records
+    above a cut since the commit are not the ones that were processed: the log has grown
+    again since.
     """
     if position <= end:
         return None
@@ -71,13 +71,13 @@ def lowered_in(cuts: Cuts, end: int, position: int, commit_ms: int) -> int | Non
 
 
 def adopt_copy(context: StoreContext, topics: OpenTopics, publisher: Publisher) -> None:
-    """Before the first change of a store that was just opened for writing. Does nothing
-    if the directory is that of the last owner.
+    """Called before the first change of a store that was just opened for writing. Does
+    nothing if the last owner had the same directory.
 
-    1. give the files of groups that the original has, too, an inode of their own;
+    1. give the files of groups that share an inode with the original a separate inode;
     2. lower positions above the end of a log, durably. Each log has its cut as soon as
-    it is loaded. A log with a position that cannot be lowered takes no appends: what
-    is appended would be skipped. The store stays a copy then.
+    it is loaded. A log with a position that cannot be lowered takes no appends: records
+    appended would be skipped. The store stays a copy then.
 
     Raises:
         StorageError: the positions of a group cannot be read; or a file cannot be
@@ -118,7 +118,7 @@ def adopt_copy(context: StoreContext, topics: OpenTopics, publisher: Publisher) 
 
 
 def _intact(topics: OpenTopics, key: TopicPartition) -> PartitionWriter | None:
-    """The writer of a log; None: there is none, or it is damaged."""
+    """The writer of a log; None: the log does not exist, or is damaged."""
     if key.partition not in topics.catalog.numbers.get(key.topic, ()):
         return None
     try:
@@ -129,7 +129,7 @@ def _intact(topics: OpenTopics, key: TopicPartition) -> PartitionWriter | None:
 
 
 def _end_of(topics: OpenTopics, key: TopicPartition) -> int:
-    """Where a log ends, also a damaged one; 0: there is none, or it cannot be read."""
+    """Where a log ends, even a damaged one; 0: it does not exist, or is unreadable."""
     if key.partition not in topics.catalog.numbers.get(key.topic, ()):
         return 0
     try:
@@ -141,11 +141,11 @@ def _end_of(topics: OpenTopics, key: TopicPartition) -> int:
 def mark_unknown(
     context: StoreContext, topics: OpenTopics, publications: Publications
 ) -> None:
-    """Before an interrupted publication is undone: if a log of a copy ends before the
+    """Called before a publication is undone: if a log of a copy ends before the
     end that a publication in the journal gave it, record that publication: whether it
     has all its records is unknown.
 
-    Those in `.logstore-published` are not looked at: it does not name their logs.
+    Publications in `.logstore-published` are not checked: it does not name their logs.
 
     Raises:
         CorruptCheckpointError: the journal, or `.logstore-published`, is damaged.
@@ -174,7 +174,7 @@ def mark_unknown(
     try:
         before = unknown_publications(context.root)
     except CorruptCheckpointError as error:
-        # It makes each repetition raise, those that are short now, too.
+        # The damaged file makes each repetition raise, also of publications in `short`.
         logger.warning("%s: publications are not added to it", error)
         return
     unknown = {
@@ -192,11 +192,11 @@ def mark_unknown(
 
 
 def settle_copy(context: StoreContext, topics: OpenTopics) -> None:
-    """When the logs of a store are closed that was written to: if it is a copy, and
-    each has recorded its cut, it is a store of its own.
+    """Called when the logs of a store that was written to are closed: if it is a copy,
+    and each log has recorded its cut, it becomes an independent store.
 
     Raises:
-        OSError: as the system gives it.
+        OSError: as raised by the system.
     """
     if not context.state.ownership.is_copied:
         return

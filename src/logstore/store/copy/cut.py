@@ -1,6 +1,6 @@
 """A consistent cut of an open store: the contents of a copy, as of one moment.
 
-The order is what makes it consistent. The positions of groups come first, then the
+The order makes it consistent. The positions of groups come first, then the
 publications and the ends of all logs at one moment, then the named producers. So no
 publication is remembered whose records are not there, and no producer is missing whose
 records are there. No position lies above the end of a log, unless that was cut in
@@ -26,7 +26,7 @@ from logstore.store.topic.open_topics import OpenTopics
 
 __all__ = ["PartitionCut", "StoreCut", "take_cut"]
 
-# Files of Kafka in the root, besides those that logstore writes at each close.
+# Files of Kafka in the root, besides the files that logstore writes at each close.
 _KAFKA_FILES: Final = (
     layout.META_PROPERTIES,
     layout.CLUSTER_BOOTSTRAP,
@@ -60,13 +60,13 @@ class StoreCut(NamedTuple):
     Attributes:
         root: its directory.
         groups: name -> content of each group's file.
-        files: the same of other files in the root that are copied as they are.
+        files: the same of other files in the root, which are copied unchanged.
         settings: of topics, as `.logstore-topics` has them.
         ledger: the fields of `.logstore-published`; None: nothing was published.
         partitions: sorted.
-        missing: those whose directory is gone.
+        missing: partitions whose directory is gone.
         points: Kafka's recovery points, of the partitions without a `log`.
-        store_epoch: that partition states were written under.
+        store_epoch: the epoch under which partition states were written.
         is_clean: whether the last owner had closed the store.
     """
 
@@ -170,7 +170,7 @@ def _group_files(root: Directory) -> list[str]:
 
 
 def _contents(root: Directory, names: Iterable[str]) -> dict[str, bytes]:
-    """The contents of those files that exist."""
+    """The contents of the files that exist."""
     found = {}
     for name in names:
         try:
@@ -182,7 +182,7 @@ def _contents(root: Directory, names: Iterable[str]) -> dict[str, bytes]:
 
 def _whole_batches(root: Directory, name: str) -> bytes:
     """The file of a group, without a batch that a member is writing. A damaged file is
-    taken as it is."""
+    taken unchanged."""
     data = root.read_file(name)
     walk = native.walk_batches(native.pointer(data), len(data))
     return data[: walk.pos] if walk.error is None else data

@@ -1,4 +1,4 @@
-"""Snapshots: a copy of an open store as it is at one moment, in another directory.
+"""Snapshots: a copy of an open store at one moment, in another directory.
 
 A snapshot is written under a temporary name, with a file in it that forbids to open it,
 and gets its name when all of it is durable. Sealed segments get a second name there (a
@@ -51,7 +51,7 @@ _NO_LINK: Final = (
     errno.ENOSYS,
     errno.ENOENT,
 )
-# No copy has these: what was put aside, and what a process was writing.
+# Not copied: quarantined bytes, and files that a process was writing.
 _LEFT_OUT: Final = (
     layout.OWN_COPY_PREFIX,
     layout.TORN_PREFIX,
@@ -82,7 +82,7 @@ class SnapshotReport(NamedTuple):
         groups: how many groups have a file.
         identities: how many publishers are remembered.
         bytes: of log.
-        bytes_linked: of these, those in files that it shares with the original.
+        bytes_linked: of these, bytes in files shared with the original.
         damaged: the partitions that were copied with their damage, and those whose
             directory is gone from the original.
     """
@@ -141,7 +141,7 @@ def check_target(files: Files, source: str, path: str) -> None:
 
 
 def _lies_in(files: Files, source: str, path: str) -> bool:
-    """Whether a path is that of a directory or leads into it, also through links."""
+    """Whether a path is a directory or leads into it, also through links."""
     store = _identity(files, source)
     while True:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
@@ -308,8 +308,9 @@ class _Snapshot:
             ownership.record()
 
     def _write_cluster(self, root: Directory) -> None:
-        """What a KRaft broker knows of its cluster. It stands still, as no broker runs
-        while this process has the lock. Nothing is linked: a broker appends in place.
+        """Copy the cluster metadata of a KRaft broker. It does not change, as no broker
+        runs while this process has the lock. Nothing is linked: a broker appends in
+        place.
         """
         name = layout.CLUSTER_METADATA
         if name not in self._cut.root.directories():
@@ -387,8 +388,8 @@ class _Snapshot:
     def _write_active(
         self, writer: PartitionWriter, log: LogCut, to: Directory
     ) -> None:
-        """The indexes of the active segment, as they were. An aborted transaction is in
-        its index before its marker is in the log."""
+        """Write the indexes of the active segment, at the time of the cut. An aborted
+        transaction is in its index before its marker is in the log."""
         active = log.segments[-1]
         contents = {INDEX: log.offset_index, TIME_INDEX: log.time_index}
         with writer.lock:  # no entry is half written
@@ -405,7 +406,7 @@ class _Snapshot:
         self, writer: PartitionWriter, segment: Segment, to: Directory
     ) -> None:
         """The other files of a sealed segment, also if it is compacted, or deleted,
-        meanwhile. What is missing is built at the opening."""
+        meanwhile. Missing files are built at the opening."""
         digest = layout.digest_file(segment.base_offset)
         usual = [_usual(segment, one) for one in (INDEX, TIME_INDEX, TXN_INDEX)]
         for name in (*usual, digest):
@@ -425,8 +426,8 @@ class _Snapshot:
     def _opened_beside(
         self, writer: PartitionWriter, segment: Segment, name: str
     ) -> tuple[native.OpenFile | None, str]:
-        """Another file of a segment, which has this name in the log, and its name now;
-        None: there is none. The caller holds the log's lock."""
+        """Another file of a segment, which has this name in the log, and its current
+        name; None: the file is missing. The caller holds the log's lock."""
         if segment.file.moved_to and writer.health.is_poisoned:
             raise _CutError  # a compaction failed half-way: either may have the names
         names = names_beside(segment, name, writer.segments)
@@ -516,8 +517,8 @@ def _usual(segment: Segment, suffix: str) -> str:
 
 
 def _is_copied(name: str, log: LogCut | None) -> bool:
-    """Whether a file of a partition belongs to a copy of it, besides those of the
-    segments of an intact log."""
+    """Whether a file of a partition belongs to a copy of it, besides the segment files
+    of an intact log."""
     if name.endswith(".tmp") or name.startswith(_LEFT_OUT):
         return False
     parsed = layout.parse_segment_file(name)

@@ -1,4 +1,4 @@
-"""Requests for a snapshot, of processes that have not the store's lock.
+"""Requests for a snapshot, by processes without the store's lock.
 
     requester                                  owner
     links a request to its one name            sees the name, and reads the request
@@ -8,9 +8,10 @@
 The requester holds a lock (`flock`) on its request: without one it is left over. The
 owner holds one on a byte of it from before it has begun until it has ended: without it
 the owner was killed, and the next one begins again. A requester that waits no longer
-takes that one, too, and then no owner begins. A request is not synced, because it
-ends with its requester. Every owner looks for one, twice a second. An owner that does
-not begin within some seconds is a broker, or a process with an earlier version.
+takes the lock on the byte, too, and then no owner begins. A request is not synced,
+because it ends with its requester. Every owner looks for one, twice a second. An owner
+that does not begin within some seconds is a broker, or a process with an earlier
+version.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ __all__ = ["SnapshotServer", "snapshot_elsewhere"]
 # How often an owner looks for a request, and a requester for an answer.
 _LOOK_S: Final = 0.5
 _POLL_S: Final = 0.02
-# An owner that has not begun after so long does not know of snapshots.
+# An owner that has not begun after this time does not know of snapshots.
 _BEGIN_S: Final = 5.0
 _PROGRESS_S: Final = 0.2
 _BYTES_MAX: Final = 1 << 20
@@ -157,7 +158,7 @@ class SnapshotServer:
 
     def _serve(self, request: _OpenRequest) -> None:
         """Make the snapshot of a request. Another user may not ask: this process has
-        other rights than that one."""
+        other rights than that user's."""
         context = self._context
         self._serving = request.file
         if not request.begin():
@@ -232,13 +233,13 @@ class _OpenRequest:
                 path=self._root.path,
                 action="make a snapshot of",
             )
-        # Without room the requester is not told how far it is: it waits for the end.
+        # Without room the requester gets no report of progress: it waits for the end.
         with contextlib.suppress(OSError):
             self._root.files.reserve(self.file.fd, self._end, _ROOM_BYTES)
             self.say({"progress": list(progress)})
 
     def refuse(self, why: str) -> None:
-        """Tell the requester of an error, if that is possible."""
+        """Report an error to the requester, if that is possible."""
         path = self._root.path
         message = f"a snapshot of {path} was asked for: {why}"
         error = StorageError(message, path=path, action="make a snapshot of")
@@ -384,7 +385,7 @@ def _answered(
         if has_ended or is_late:
             is_over = root.files.lock_byte(file.fd, _SERVED)
             if _values(root.files, file.fd, count):
-                # The last that it has said, or it has begun just now.
+                # Lines that it wrote at the end, or it has begun just now.
                 root.files.unlock_byte(file.fd, _SERVED)
                 continue
             if has_ended and (is_over or is_late):

@@ -1,1 +1,1 @@
-"""Hand-in: processes that have not the lock of a store have its owner write."""
+"""Hand-in: processes without the lock of a store let its owner write for them."""

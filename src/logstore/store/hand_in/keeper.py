@@ -1,9 +1,9 @@
 """The lock of a store without an owner, for a process that hands in: it takes the lock,
-carries out what waits, and keeps the lock for a moment.
+carries out waiting requests, and keeps the lock for a moment.
 
 So a process that appends now and then does not open and close the store for each of its
-appends. It gives the lock back when another process waits for it, and when nothing was
-to be done for two seconds.
+appends. It gives the lock back when another process waits for it, and when no request
+came for two seconds.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _LOOK_S: Final = 0.1
 
 
 class Kept(NamedTuple):
-    """A store that is open for writing, and carries out what others hand in.
+    """A store that is open for writing, and carries out handed-in requests.
 
     Attributes:
         served: returns how many requests it has carried out.
@@ -55,7 +55,7 @@ class Keeper:
     """Takes the lock of a store when it is free. Any thread may call it.
 
     Args:
-        open_store: opens the store for writing, to carry out what others hand in.
+        open_store: opens the store for writing, to carry out handed-in requests.
     """
 
     def __init__(self, root: Directory, open_store: Callable[[], Kept]) -> None:
@@ -131,7 +131,7 @@ class Keeper:
                 )
 
     def _keep(self, store: Kept) -> None:
-        """Return when the lock is to be given back."""
+        """Return when it is time to give the lock back."""
         watch = Watch(self._root, native.WATCH_WRITES, LOCK_RECORD)
         self._wakeups = wakeups = Wakeups(
             self._root.files, watches=[watch], is_wakeable=True

@@ -11,8 +11,8 @@ __all__ = ["waits_for_itself"]
 
 
 def waits_for_itself(root: Directory, holder: Holder | None) -> ConfigError | None:
-    """The error of a call that would wait for its own process for ever, because that
-    does not publish for others; None: it would not.
+    """The error of a call that would wait for its own process for ever, because the
+    process does not publish for others; None: it would not.
 
     Args:
         holder: the process that has the store.

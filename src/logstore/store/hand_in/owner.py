@@ -1,5 +1,5 @@
-"""The owner's side of hand-in: it publishes what it is asked for itself, and what other
-processes ask for, in one commit.
+"""The owner's side of hand-in: publishes its own requests, and requests of other
+processes, in one commit.
 
     requester                               owner (publish_for_others)
     makes a request in the file of its      sees the change, and takes it
@@ -10,8 +10,8 @@ processes ask for, in one commit.
 
 The store remembers identities, and so decides whether something was published: a
 request that is handed in again, or served by two owners one after the other, is
-published once. If the owner ends, a requester sees its lock fall, and becomes the
-owner. So nothing depends on one process.
+published once. If the owner ends, a requester sees that its lock is released, and
+becomes the owner. So nothing depends on one process.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ __all__ = ["HandIn"]
 
 # The pause of the owner's thread after an error.
 _PAUSE_S: Final = 0.05
-# So many are published in one commit.
+# Requests published in one commit, at most.
 _REQUESTS_MAX: Final = 64
 
 
@@ -65,8 +65,8 @@ def _answer_of(outcome: Outcome) -> Answer:
 
 
 def _answer(call: Call, answer: Answer) -> None:
-    """Answer a request. It was decided: without an answer, the requester asks what is
-    remembered when its time is over."""
+    """Answer a request. It was decided: without an answer, the requester looks up the
+    outcome when its time is over."""
     try:
         call.answer(answer)
     except OSError as error:
@@ -78,15 +78,15 @@ def _log_error(error: BaseException) -> None:
 
 
 class HandIn:
-    """Publishes for the owner of a store, and for those that hand in to it. Any thread
-    may call it.
+    """Publishes for the owner of a store, and for processes that hand in to it. Any
+    thread may call it.
 
     Its thread, if there is one, holds no reference to it while it waits.
 
     Attributes:
         served: how many requests it has carried out, with its own.
         has_failed: it carries out nothing more until the store is opened again.
-        ends_when_failed: then it leaves requests to the next one who opens it.
+        ends_when_failed: after a failure, leave requests to the next owner.
     """
 
     def __init__(
@@ -104,12 +104,12 @@ class HandIn:
         )
         # Requests for topics, which are made without that lock.
         self._creations: deque[Call] = deque()
-        # Calls that may have lost what they took: they are under way, or were
-        # interrupted. Reports that are lost make the next look list the names.
+        # Calls that may have lost requests that they took: they are under way, or were
+        # interrupted. Lost reports make the next look list the names.
         self._unsure: set[object] = {object()}
         # The last look has found a request.
         self._has_taken = False
-        # That they cannot be listed was logged.
+        # Whether the failure to list the names was logged.
         self._is_told = False
         # The store is closed.
         self._has_ended = False
@@ -139,8 +139,8 @@ class HandIn:
         self._processes.abandon()
 
     def publish(self, own: Sequence[PublicationRequest]) -> list[Outcome]:
-        """Publish one's own requests, and in the same commit those that wait, unless
-        the owner does not publish for others."""
+        """Publish the owner's requests, and in the same commit all waiting requests,
+        unless the owner does not publish for others."""
         is_done = False
         with self._publisher.lock:
             try:
@@ -156,8 +156,8 @@ class HandIn:
                     self._thread.wake()
 
     def serve(self) -> bool:
-        """Publish what waits, until nothing does. Returns whether to do it again after
-        a pause."""
+        """Publish waiting requests until none is left. Returns whether to do it again
+        after a pause."""
         self._processes.look_again()
         # Without a lock as long as nothing waits: others may hold it, and must not find
         # it held from inside a call of theirs.
@@ -168,7 +168,7 @@ class HandIn:
             if self._creations:
                 self._create_topics()
             elif self._processes.is_idle and not self._has_taken:
-                break  # where nothing is reported, each look finds all files
+                break  # without reports of changes, each look finds all files
         return self._processes.needs_another_look and not self._has_ended
 
     def _create_topics(self) -> None:
@@ -183,7 +183,7 @@ class HandIn:
                 self._create(call.creation)
                 answer = Answer(None, is_new=True)
             except StoreClosedError:
-                # It is no answer: the next one who has the lock decides.
+                # Not an answer: the next process that has the lock decides.
                 self._has_ended = True
                 with self._publisher.lock:
                     call.give_back()
@@ -197,8 +197,8 @@ class HandIn:
             self.served += answer.error is None
 
     def _publish_with(self, own: Sequence[PublicationRequest]) -> list[Outcome]:
-        """Publish one's own requests, and those that are known to wait."""
-        # If this is interrupted, nobody knows any more what was taken.
+        """Publish the owner's requests, and the requests known to wait."""
+        # If this is interrupted, it is unknown which requests were taken.
         token = object()
         self._unsure.add(token)
         waiting = self._taken()
@@ -210,14 +210,14 @@ class HandIn:
     def _publish(
         self, own: Sequence[PublicationRequest], waiting: Sequence[Call]
     ) -> list[Outcome]:
-        # Those that wait come first: one of them may be an earlier call of this process
-        # under the same identity.
+        # Waiting requests come first: one of them may be an earlier call of this
+        # process under the same identity.
         asked = [(call, call.request) for call in waiting if call.request is not None]
         requests = [*(request for _, request in asked), *own]
         outcomes = self._publisher.publish_all(requests) if requests else []
         for (call, _), outcome in zip(asked, outcomes, strict=False):
             if isinstance(outcome, StoreClosedError):
-                # It is no answer: the next one who has the lock decides.
+                # Not an answer: the next process that has the lock decides.
                 self._has_ended = True
                 call.give_back()
             else:

@@ -1,5 +1,5 @@
-"""The requests of one process that has not the lock of the store: they are made, waited
-for, and taken back (the side of the owner: `owner`).
+"""The requests of one process without the store's lock: makes them, waits for them, and
+takes them back (the side of the owner: `owner`).
 
 Any number of threads make requests at once. Each has a number, in the order in which
 they stand in the file of the process; the owner carries them out in that order. One of
@@ -50,17 +50,17 @@ __all__ = ["Requester"]
 # look comes as late if an owner was seen, whose end is reported.
 _LOOK_S: Final = 0.1
 _UNREPORTED_S: Final = 0.01
-# How often a call looks whether there is room again, if nobody waits for an answer.
+# How often a call looks for free room, if no call waits for an answer.
 _ROOM_LOOK_S: Final = 0.005
 # How long the end of a killed owner may take.
 _DYING_S: Final = 0.5
 _DYING_LOOK_S: Final = 0.005
 # After the end of the time an owner that has taken a request may still answer it.
 _GRACE_S: Final = 0.2
-# Calls that wait when the store is closed have so long to take their requests back.
+# Calls that wait when the store is closed must take their requests back in this time.
 _CLOSE_S: Final = 5.0
-# A longer wait is logged, once; and what the store remembers is looked at, and again
-# after each time that is twice as long: the owner may not have been able to answer.
+# A longer wait is logged, once; and the remembered entries are looked up, again each
+# time the wait has doubled: the owner may not have been able to answer.
 _TOLD_S: Final = 1.0
 
 
@@ -135,8 +135,8 @@ class Requester:
 
     Args:
         become_owner: begins to take the lock of the store, if it is free, to carry out
-            what waits.
-        publications: what the store remembers.
+            waiting requests.
+        publications: the entries that the store remembers.
     """
 
     def __init__(
@@ -153,9 +153,9 @@ class Requester:
         self._wakeups: Wakeups | None = None
         self._lock_watch: int | None = None
         self._pending: dict[int, _Pending] = {}
-        # Changes with each report that an owner may have ended, or that may be lost;
-        # and what it was before an owner was seen. While they are the same, there is
-        # one.
+        # `_era` changes with each report that an owner may have ended, and if reports
+        # may be lost. `_seen` is its value from before an owner was seen. While they
+        # are the same, there is an owner.
         self._era = object()
         self._seen: object = None
         # How many times reports have been taken.
@@ -247,7 +247,7 @@ class Requester:
         return answer
 
     def _remembered(self, pending: _Pending) -> Answer | None:
-        """The answer to a request that was carried out, from what is remembered."""
+        """The answer to a request that was carried out, from the remembered entry."""
         with storage_errors("read", self._root.path):
             found = self._publications.outcome(*pending.name)
         entry = found.entry
@@ -445,7 +445,7 @@ class Requester:
                 return
 
     def _check_owner(self, pending: _Pending) -> None:
-        """Become the owner if there is none.
+        """Become the owner if no process is.
 
         Raises:
             StoreLockedError: another program has the store, and the request is
@@ -555,7 +555,7 @@ class Requester:
     def _interrupted_beside(
         self, asked: Asked, file: ProcessFile, number: int, error: BaseException
     ) -> None:
-        """The same for an interrupt that came before the wait, or behind it."""
+        """The same for an interrupt that came before or after the wait."""
         name, slot = _name_of(asked, file, number), file.waiting(number)
         is_safe = slot is None and number >= file.next_number
         if slot is not None:
@@ -597,8 +597,8 @@ class Requester:
             wakeups.close()
 
     def _taken_out(self) -> tuple[ProcessFile | None, Wakeups | None]:
-        """The files, which are used no more. The caller may hold a lock of the store,
-        and so must not wait for this one; who holds it waits for none.
+        """Take out the files, which are used no more. The caller may hold a lock of the
+        store, and so must not block on this lock; its holders wait for no other lock.
 
         Raises:
             ReentrantCallError: this thread itself holds it.

@@ -1,4 +1,4 @@
-"""The owner's side of requests that processes make by files of their own
+"""The owner's side of requests that each process writes to its own file
 (`logstore.io.checkpoint.process_requests`).
 
 A process with a file is watched until it has ended. Its requests are taken in the order
@@ -86,7 +86,7 @@ class Call:
 
     @property
     def is_named(self) -> bool:
-        """Whether a caller can hand the same in again, under an identity of its own."""
+        """Whether a caller can hand in the same request again, under its identity."""
         return self.request is not None and not self.request.is_call
 
     @property
@@ -193,16 +193,16 @@ class ServedProcesses:
         self._wakeups = wakeups
         self._served: dict[str, ServedProcess] = {}
         self._watches: dict[int, str] = {}
-        # Those that may have requests; the first one is taken from first.
+        # Processes that may have requests; the first one is served first.
         self._due: deque[str] = deque()
-        # Those that are looked at again after a pause: the system has refused a call,
-        # or reports no changes of their files, or a request is being withdrawn.
+        # Processes that are looked at again after a pause: the system has refused a
+        # call, or reports no changes of their files, or a request is being withdrawn.
         self._again: set[str] = set()
         # The files of which no changes are reported, by their descriptors.
         self._unreported: set[int] = set()
-        # Of their errors there is a warning.
+        # Processes whose errors were logged.
         self._told: set[str] = set()
-        # Those that had ended when their files were opened.
+        # Processes that had ended when their files were opened.
         self._ended_before: set[str] = set()
 
     @property
@@ -241,7 +241,7 @@ class ServedProcesses:
             self._is_due(self._watches[number])
 
     def look_at_all(self) -> None:
-        """Reports were lost, or there are none."""
+        """Look at every process: reports were lost, or the system makes no reports."""
         for unique in list(self._served):
             self._is_due(unique)
 
@@ -250,7 +250,7 @@ class ServedProcesses:
             self._due.append(unique)
 
     def take(self, requests_max: int) -> list[Call]:
-        """Take requests, at most so many, from one process after the other."""
+        """Take at most `requests_max` requests, from one process after the other."""
         self._open_new()
         calls: list[Call] = []
         left = _BYTES_MAX
@@ -267,11 +267,11 @@ class ServedProcesses:
         return calls
 
     def _open_new(self) -> None:
-        """Begin with processes that have ended: another one continues with what they
-        have handed in under an identity of a caller."""
+        """Open new processes' files; serve processes that have ended first: another
+        process continues with their requests under an identity of a caller."""
         for unique in list(self._due):
             if unique not in self._served:
-                # What fails here fails again when its requests are taken.
+                # An error here occurs again when its requests are taken.
                 with contextlib.suppress(LogStoreError, OSError):
                     if not self._open(unique).is_alive:
                         self._ended_before.add(unique)
@@ -281,8 +281,7 @@ class ServedProcesses:
     def _take_from(
         self, unique: str, most: int, bytes_max: int
     ) -> tuple[list[Call], bool]:
-        """(requests of a process that are to be carried out, whether it is to be looked
-        at again)."""
+        """(requests of a process to carry out, whether to look at it again)."""
         path = self._root.path_of(PROCESS_PREFIX + unique)
         try:
             served = self._served.get(unique) or self._open(unique)

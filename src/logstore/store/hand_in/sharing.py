@@ -2,8 +2,8 @@
 them.
 
 Publications (`Store.submit`), and if it is open for sharing also appends and new
-topics, are handed in to the process that has the lock (`requester`); if there is none,
-this process takes the lock for a moment (`keeper`).
+topics, are handed in to the process that has the lock (`requester`); if no process has
+it, this process takes the lock for a moment (`keeper`).
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ __all__ = ["Sharing"]
 
 
 class Sharing:
-    """What a store without its lock hands in. Any thread may call it.
+    """Hands in requests of a store without its lock. Any thread may call it.
 
     Args:
         timeout_ms: how long an append waits for the owner, in milliseconds.
         stage: makes a stage.
-        open_keeper: opens the store for writing, to carry out what others hand in.
+        open_keeper: opens the store for writing, to carry out handed-in requests.
         takes_over: also a directory that another program has written to last.
 
     Attributes:
@@ -99,8 +99,8 @@ class Sharing:
     def create_topic(
         self, name: str, partitions: int, config: TopicConfig | None, exist_ok: bool
     ) -> None:
-        """As `Store.create_topic`. Without settings: with the defaults of this store,
-        if it has any, else with those of the owner."""
+        """See `Store.create_topic`. Without settings, this store's defaults apply if it
+        has any, else the owner's."""
         defaults = self._context.store_config.topic_defaults
         if config is None and defaults != TopicConfig():
             config = defaults
@@ -111,12 +111,12 @@ class Sharing:
     def submit(
         self, request: PublicationRequest, timeout_ms: int | None
     ) -> Publication:
-        """As `Store.submit`, also under the identity of a group."""
+        """Same as `Store.submit`, but the identity of a group is allowed, too."""
         self._check()
         published = self._keeper.publish(request)
         is_owned = published is not None or self._requester.has_owner()
         if not is_owned and _is_free(self._context.root):
-            # There is nobody to wait for, however short the time is.
+            # No other process has the lock: there is no wait, even if timeout_ms is 0.
             self._keeper.take()
             published = self._keeper.publish(request)
         if published is not None:
@@ -140,7 +140,7 @@ class Sharing:
         self._keeper.stop()
 
     def after_fork(self) -> None:
-        """In the child of a fork, which has requests and a lock of its own."""
+        """Called in the child of a fork, which has separate requests and locks."""
         self._requester.after_fork()
         self._keeper.after_fork()
 

@@ -1,4 +1,4 @@
-"""What makes a partition and a topic tables for pyarrow, Polars, pandas and DuckDB."""
+"""Partitions and topics as tables for pyarrow, Polars, pandas and DuckDB."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ class ArrowSource(abc.ABC):
     def read_arrow(
         self, start: Any = None, stop: Any = None, columns: Sequence[str] = ()
     ) -> pyarrow.RecordBatchReader:
-        """The records as a stream of Arrow's, with these columns."""
+        """The records as an Arrow stream, with these columns."""
 
     def _partitions_now(self) -> Sequence[Any]:
         """Its partitions, in order."""
         return (self,)
 
     def _repr_html_(self) -> str | None:
-        """For notebooks: a table of its partitions. None if they cannot be looked at:
-        then a notebook shows the text."""
+        """A table of its partitions, for notebooks. None if they cannot be read: then a
+        notebook shows the text."""
         try:
             partitions = self._partitions_now()
             segments = [one.segments for one in partitions]
@@ -91,8 +91,7 @@ class ArrowSource(abc.ABC):
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """All records as an Arrow stream, in a PyCapsule: with it ``pa.table(p)``,
         ``pl.DataFrame(p)``, ``pd.DataFrame.from_arrow(p)`` and DuckDB read a partition
-        or a topic directly. Each call reads the log again, as it is then, in several
-        threads.
+        or a topic directly. Each call reads the current log again, in several threads.
 
         Args:
             requested_schema: a PyCapsule with the columns, and types, that the consumer
@@ -129,18 +128,18 @@ class ArrowSource(abc.ABC):
         Args:
             columns: as in `read_arrow`; None: offset, timestamp, key, value, and before
                 them, of a topic, topic and partition.
-            text: keys and values as ``string``; what is no UTF-8 in them becomes
+            text: keys and values as ``string``; bytes that are not UTF-8 become
                 U+FFFD.
             json: names of members of the JSON objects in the values, and the type of
                 each: string, int32, int64, double or bool. After the other columns
-                there is one for each, null where the value is no JSON object, or has no
+                there is one for each, null if the value is no JSON object, or has no
                 such member, or has one of another type.
             threads: how many read at the same time, 1 to 64; None: one for each
                 processor, 8 at most.
             start, stop, durable_only, isolation, on_corruption, limit: as in
                 `read_arrow`.
 
-        Raises: as `read_arrow`, and what it raises while it reads.
+        Raises: as `read_arrow`, both at the call and while it reads.
         """
         options: dict[str, Any] = {
             "text": text,
@@ -194,8 +193,8 @@ class ArrowSource(abc.ABC):
         return frame
 
     def head(self, /, n: int = 10, **options: Any) -> pyarrow.Table:
-        """The first `n` records, as a ``pyarrow.Table``; of a topic, those of its first
-        partition come first.
+        """The first `n` records, as a ``pyarrow.Table``; of a topic, the records of its
+        first partition come first.
 
         Args:
             options: as in `to_table`.
@@ -212,20 +211,20 @@ class ArrowSource(abc.ABC):
         isolation: str = "read_uncommitted",
         on_corruption: str = "raise",
     ) -> pyarrow.dataset.Dataset:
-        """The records as a ``pyarrow.dataset.Dataset``. Each scan reads them as they
-        are then: only the columns that a query needs, and only the partitions,
+        """The records as a ``pyarrow.dataset.Dataset``. Each scan reads the current
+        log: only the columns that a query needs, and only the partitions,
         segments, and parts of them, that its conditions on offset, timestamp (from
         below), partition and topic select. DuckDB, Polars
         (``pl.scan_pyarrow_dataset``) and pyarrow push both down.
 
-        Its columns are those of `read_arrow`, and topic (string), partition (int32).
+        Its columns are as in `read_arrow`, and topic (string), partition (int32).
 
         Args:
             threads: how many read at the same time, 1 to 64; None: one for each
                 processor, 8 at most.
             durable_only, isolation: as in `Partition.read`.
-            on_corruption: ``"skip"`` leaves out damaged data. Scans are in threads of
-                their own, so it takes no function.
+            on_corruption: ``"skip"`` leaves out damaged data. Scans run in separate
+                threads, so it takes no function.
         """
         options = dataset_options(durable_only, isolation, on_corruption)
         return frames_module("dataset").LogDataset(

@@ -1,5 +1,5 @@
-"""What wakes a reader of partitions that waits for new records: a follower, or a
-consumer."""
+"""Wakes a reader of partitions (a follower, or a consumer) that waits for new
+records."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ class NewRecords:
             incarnation: differs if the directories were made again.
 
         Returns:
-            Whether there may be more than before the call before. True at once if the
-            partitions, `more` or `incarnation` differ from those of that call.
+            Whether there may be more than before the previous call. True at once if the
+            partitions, `more` or `incarnation` have changed since that call.
         """
         signals = [view.appended for view in views if view.appended is not None]
         directories = [view.log.directory for view in views]
@@ -61,7 +61,7 @@ class NewRecords:
         if not signals:
             watches.append(Watch(self._root, native.WATCH_NAMES))
             with contextlib.suppress(OSError):
-                # Another file takes its place now and then.
+                # It is replaced by another file now and then.
                 journal = self._root.stamp(layout.PUBLICATION)
         if journal is not None:
             watches.append(Watch(self._root, native.WATCH_WRITES, layout.PUBLICATION))
@@ -84,11 +84,11 @@ class NewRecords:
 
     @property
     def is_reporting(self) -> bool:
-        """Whether `wait` sleeps until there is something, and not for a pause."""
+        """Whether `wait` sleeps until it is woken, and not for a pause."""
         return self._wakeups is not None and self._wakeups.is_reporting
 
     def restart_pauses(self) -> None:
-        """Sleep for a short time first where changes are not reported."""
+        """Sleep for a short time first if changes are not reported."""
         if self._wakeups is not None:
             self._wakeups.restart_pauses()
 

@@ -152,18 +152,17 @@ class Partition(ArrowSource):
         return infos_of(log.segments, log.end_offset)
 
     def mark(self) -> LogMark | None:
-        """Identifies the log as it is now. Keep it with offsets that were read, and
-        pass it to `unchanged_below` later, in any process.
+        """Identifies the current state of the log. Keep it with offsets that were read,
+        and pass it to `unchanged_below` later, in any process.
 
-        None if the cuts of the log are not recorded: this is so for the log of a
-        broker, for one that an earlier version wrote last, and for one that is new and
-        not synced yet.
+        None if the cuts of the log are not recorded: for the log of a broker, for a log
+        that an earlier version wrote last, and for a new log that is not synced yet.
         """
         history = self._views.history()
         return None if history is None else LogMark(history[0], history[1].serial)
 
     def unchanged_below(self, mark: LogMark) -> int | None:
-        """The offset below which the log is what it was at the time of a mark, apart
+        """The offset below which the log is unchanged since the time of a mark, apart
         from records deleted at its start. It may have been cut there since, and have
         grown again. 0: it is another log.
 
@@ -184,8 +183,8 @@ class Partition(ArrowSource):
     ) -> Iterator[Record]:
         """The records from `start` up to `stop` (exclusive), in order.
 
-        Works on the log as it is at the call: it ends at the end that the log has then,
-        and a deletion meanwhile does not affect it.
+        Works on the log at the time of the call: it stops at the end that the log has
+        then, and a deletion meanwhile does not affect it.
 
         Args:
             start, stop: an offset; a time (the first record at or after it): a
@@ -246,7 +245,7 @@ class Partition(ArrowSource):
 
         Args:
             start: an offset, a time, or None: the start of the log.
-                ``p.end_offset`` follows only what is new.
+                ``p.end_offset`` follows only new records.
             timeout: end after this many seconds without a record; None: never.
             others: as in `read`.
 
@@ -293,10 +292,10 @@ class Partition(ArrowSource):
         on_corruption: OnCorruption = "raise",
         limit: int | None = None,
     ) -> Iterator[RecordBatch]:
-        """The batches as they are on disk; the first one holds `start`.
+        """The batches, unchanged from disk; the first one holds `start`.
 
         Control batches are among them, unless ``isolation="read_committed"``, which
-        also leaves out those of aborted transactions. With `limit`, the last batch is
+        also leaves out batches of aborted transactions. With `limit`, the last batch is
         the one that holds the last of the `limit` records. Raises: as `read`.
         """
         options = ReadOptions.of(durable_only, isolation, on_corruption, limit)
@@ -323,7 +322,7 @@ class Partition(ArrowSource):
         Args:
             start, stop, durable_only, isolation, on_corruption, limit: as in `read`.
             columns: which, of offset (int64), timestamp (timestamp[ms, UTC], null if
-                there is none), key, value (binary), timestampType (int32), headers
+                missing), key, value (binary), timestampType (int32), headers
                 (list<struct<key: string, value: binary>>).
             batch_records: records in each batch, at most. It ends sooner if its keys
                 or its values would have more than 8 MiB.
@@ -347,11 +346,11 @@ class Partition(ArrowSource):
         """Where in the files the records start <= offset < stop are, for a reader in
         another process or language (docs/spark.md, "How the reader in Java works").
 
-        None if there are not all of them in the log as it is now, or if the store was
-        not opened with ``read_only``.
+        None if the log does not hold all of them now, or if the store was not opened
+        with ``read_only``.
 
         Args:
-            isolation: with ``read_committed``, the result also has what became of the
+            isolation: with ``read_committed``, the result also has the outcome of the
                 transactions in the range, and the log is read as far as necessary.
         """
         return self._reads.byte_ranges(start, stop, isolation)
@@ -405,7 +404,7 @@ class Partition(ArrowSource):
             TypeError, ConfigError, UnsupportedError: an argument that cannot be stored.
             RecordTooLargeError: beyond ``max_message_bytes``.
             OffsetConflictError: `expected_offset` is not the next.
-            DiskFullError, StorageError: the log is as it was before the call.
+            DiskFullError, StorageError: the log is unchanged by the call.
             SyncFailedError: this partition takes no more appends.
         """
         if not headers and expected_offset is None:
@@ -482,7 +481,7 @@ class Partition(ArrowSource):
     ) -> range:
         """Append whole Kafka batches as a producer sends them; offsets are assigned.
 
-        Magic and codec stay as they are, whatever the topic's settings. Checksums and
+        Magic and codec are kept, whatever the topic's settings. Checksums and
         structure are checked first, inside compressed batches, too; a wrong largest
         timestamp in a header is corrected.
 
@@ -575,8 +574,8 @@ class Partition(ArrowSource):
         segments, as Kafka's cleaner does. Offsets, timestamps and order stay.
 
         Does nothing if ``min_cleanable_dirty_ratio`` is not exceeded, nor
-        ``max_compaction_lag_ms``. Appends and reads go on meanwhile. The last record of
-        a key is always kept, unless it is a tombstone that was first compacted
+        ``max_compaction_lag_ms``. Appends and reads continue meanwhile. The last record
+        of a key is always kept, unless it is a tombstone that was first compacted
         ``delete_retention_ms`` ago. Records of aborted transactions are removed.
 
         Args:
@@ -585,9 +584,9 @@ class Partition(ArrowSource):
             max_memory: bytes for the keys and for buffers, 6 MiB or more. If more keys
                 are there than have room (16 bytes each), the log is rewritten several
                 times.
-            max_bytes_per_s: read no more than so many bytes in a second.
-            now_ms: the time, Unix milliseconds, which is taken as it is; None: that of
-                the system. If that is more than a day later than the last change of
+            max_bytes_per_s: read no more than this many bytes in a second.
+            now_ms: the time, Unix milliseconds, used unchecked; None: the time of the
+                system. If that is more than a day later than the last change of
                 every file of the log, tombstones go by the time of the newest one.
             dry_run: change nothing; the report is what would be done. Also of a store
                 that was opened read-only. At most 2^32 - 1 offsets.
@@ -599,7 +598,7 @@ class Partition(ArrowSource):
                 read.
             DiskFullError: a tenth more than the largest new segment may need is not
                 free. Nothing was written.
-            StorageError: what was compacted before stays so; the log is intact.
+            StorageError: segments compacted before stay so; the log is intact.
             SyncFailedError: the log is intact; it takes no more appends.
             TopicNotFoundError, StoreClosedError: it was deleted or closed meanwhile.
             ReentrantCallError: it is called from `on_progress` of the same partition.

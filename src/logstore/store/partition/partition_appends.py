@@ -51,8 +51,9 @@ class PartitionAppends:
 
     Attributes:
         prepared: appends that wait for nothing; they say so if nothing was done.
-        short: the same, but those of a shared store may wait.
-        append_prepared, append_durable: `append` of one record, so, and behind a sync.
+        short: the same, but appends of a shared store may wait.
+        append_prepared, append_durable: prepared `append` of one record; without and
+            with a sync.
     """
 
     __slots__ = (
@@ -115,8 +116,8 @@ class PartitionAppends:
         expected_offset: int | None,
         durable: bool,
     ) -> tuple[int, int]:
-        """As `Partition.append`, if it was not prepared; returns (offset, timestamp
-        stored)."""
+        """See `Partition.append`: for appends that were not prepared. Returns (offset,
+        timestamp stored)."""
         appends = self.writer().appends
         # The code of the caller (subclasses, `__index__`) runs before a lock is taken.
         check_payload_type(value, "value")
@@ -149,7 +150,7 @@ class PartitionAppends:
         headers: Any,
         durable: bool,
     ) -> tuple[int, int]:
-        """As `Partition.append`; returns (offset, timestamp stored)."""
+        """See `Partition.append`; returns (offset, timestamp stored)."""
         encoder = self.writer().appends.encoder
         if not headers and not encoder.log_append_time:
             stamp = timestamp_ms
@@ -162,8 +163,8 @@ class PartitionAppends:
         return self.append(value, key, timestamp_ms, headers, None, durable)
 
     def stamps(self, timestamp_ms: int | None) -> tuple[int, int] | None:
-        """The timestamp of a record that is appended now, and what is stored of it;
-        None: only the append knows."""
+        """(timestamp of a record appended now, timestamp stored for it); None: only the
+        append knows."""
         encoder = self.writer().appends.encoder
         if encoder.log_append_time:
             return None
@@ -196,7 +197,7 @@ class PartitionAppends:
         expected_offset: int | None,
         durable: bool,
     ) -> range:
-        """As `Partition.append_batches`, if it was not prepared."""
+        """See `Partition.append_batches`: for appends that were not prepared."""
         writer = self.writer()
         prepared = prepare(
             buffer,
@@ -222,8 +223,8 @@ class PartitionAppends:
     def rows_at_once(
         self, values: Any, keys: Any, timestamps_ms: Any, headers: Any
     ) -> range | None:
-        """As `Partition.append_many`, if nothing has to be waited for; None: nothing
-        was done."""
+        """Same as `Partition.append_many`, if no wait is needed; None: nothing was
+        done."""
         appends = self.writer().appends
         magic = appends.encoder.magic
         rows = pack_rows(values, keys, timestamps_ms, headers, magic=magic)
@@ -250,18 +251,18 @@ class PartitionAppends:
         self._writer.syncs.sync(end)
 
     def synced(self, offsets: range, durable: bool) -> range:
-        """Offsets that were appended, behind a sync if it was asked for."""
+        """Return the appended offsets, after a sync if `durable` is set."""
         if durable:
             self.writer().syncs.sync_appended(offsets.stop, durable)
         return offsets
 
     def check_may_sync(self) -> None:
-        """Raise what keeps an append from being made durable."""
+        """Raise the error that keeps an append from being made durable."""
         self.writer().syncs.check_may_sync(True)
 
 
 def _sent(prepared: Prepared) -> list[SentBatch]:
-    """Checked batches, for what is known of their producers."""
+    """The checked batches as `SentBatch` objects, to update the producers' state."""
     markers = iter(prepared.markers)
     sent = []
     for header in prepared.headers():

@@ -1,4 +1,4 @@
-"""Reads of one partition: each begins with a view of the log as it is at the call."""
+"""Reads of one partition: each begins with a view of the log, taken at the call."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class PartitionReads:
     def records(
         self, start: Start, stop: Start, options: ReadOptions, share: int = 1
     ) -> Iterator[Record]:
-        """As `Partition.read`, as one of `share` reads at the same time."""
+        """Same as `Partition.read`, as one of `share` simultaneous reads."""
         view, first, end, decoder = self._views.reading(
             start, stop, options, share=share
         )
@@ -64,7 +64,7 @@ class PartitionReads:
         )
 
     def record(self, offset: int, options: ReadOptions) -> Record:
-        """As `Partition.get`."""
+        """See `Partition.get`."""
 
         def lookup() -> Record:
             view, first, end, decoder = self._views.reading(
@@ -89,7 +89,7 @@ class PartitionReads:
     def follow(
         self, start: Start, timeout: float | None, options: ReadOptions
     ) -> Iterator[Record]:
-        """As `Partition.follow`."""
+        """See `Partition.follow`."""
         turns = self._views.turns(start, options)
         runs = self._paused(turns, as_timeout(timeout))
         return reader.first_of(native.Flattened(runs), options.limit)
@@ -117,7 +117,7 @@ class PartitionReads:
                 new_records.wait([views], remaining)
 
     def chunk(self, offset: int, max_bytes: int, options: ReadOptions) -> Chunk:
-        """As `Partition.fetch`."""
+        """See `Partition.fetch`."""
         if type(max_bytes) is not int:
             max_bytes = as_integer("max_bytes", max_bytes, "a number of bytes (int)")
         if max_bytes < 1:
@@ -144,7 +144,7 @@ class PartitionReads:
     def batches(
         self, start: Start, stop: Start, options: ReadOptions
     ) -> Iterator[RecordBatch]:
-        """As `Partition.read_batches`."""
+        """See `Partition.read_batches`."""
         view, first, end, batch_filter = self._views.filtered(start, stop, options)
         batches = reader.read_batches(
             view, first, end, policy=options.policy, batch_filter=batch_filter
@@ -163,7 +163,7 @@ class PartitionReads:
         text: bool,
         json: Mapping[str, str] | None,
     ) -> pyarrow.RecordBatchReader:
-        """As `Partition.read_arrow`."""
+        """See `Partition.read_arrow`."""
         arrow = arrow_batches_module()
         names = arrow.check_columns(as_items("columns", columns, of="names"))
         arrow.check_view(view)
@@ -206,7 +206,7 @@ class PartitionReads:
         return arrow.reader_of(names, batch_records, memory, runs)
 
     def byte_ranges(self, start: int, stop: int, isolation: str) -> ByteRanges | None:
-        """As `Partition.byte_ranges`."""
+        """See `Partition.byte_ranges`."""
         check_choice("isolation", isolation, ISOLATIONS)
         views = self._views
         view = views.now(False)
@@ -218,7 +218,7 @@ class PartitionReads:
         return byte_ranges(log, view, start, stop, lambda: views.stable_of(view, start))
 
     def unchanged_below(self, mark: LogMark) -> int | None:
-        """As `Partition.unchanged_below`."""
+        """See `Partition.unchanged_below`."""
         history = self._views.history()
         if history is None:
             return None

@@ -31,8 +31,8 @@ COMPACTION_BYTES: Final = 64 << 20
 
 
 class PartitionUpkeep:
-    """What is done to a partition besides appends, for `Partition` and for the
-    background of its store. Made for one call."""
+    """Changes to a partition other than appends, for `Partition` and for the background
+    of its store. Made for one call."""
 
     __slots__ = ("_begin", "_config", "_log", "_stable", "_views", "_writer")
 
@@ -56,7 +56,7 @@ class PartitionUpkeep:
     def compact(
         self, options: CompactionOptions, log: PartitionWriter | None
     ) -> CompactionReport:
-        """As `Partition.compact`.
+        """See `Partition.compact`.
 
         Args:
             log: None: of a store that was opened read-only, as a dry run.
@@ -96,7 +96,7 @@ class PartitionUpkeep:
     def truncate_to(
         self, writer: PartitionWriter, offset: int, reason: str = "asked for"
     ) -> int:
-        """As `Partition.truncate_to`, for that reason or another one."""
+        """Same as `Partition.truncate_to`, with the reason to record."""
 
         def find() -> tuple[int, int] | None:
             view = self._views.now(False)
@@ -129,7 +129,7 @@ class PartitionUpkeep:
         *,
         dry_run: bool,
     ) -> list[retention.SegmentDeletion]:
-        """As `Partition.apply_retention`."""
+        """See `Partition.apply_retention`."""
         if policies is None:
             policies = retention.policies_of(self._config)
         else:

@@ -1,5 +1,5 @@
-"""What each read of a partition begins with: the log as it is at the call, offsets for
-bounds that may be times, and a decoder; and the turns of a follower.
+"""Start of each read of a partition: a view of the log at the call, bounds (offsets or
+times) resolved to offsets, and a decoder; and the turns of a follower.
 """
 
 from __future__ import annotations
@@ -119,13 +119,13 @@ class PartitionViews:
         self._stable = producers.StableOffset(log.directory)
 
     def find(self, offset: int, durable_only: bool) -> Record | None:
-        """The record at an offset, if it is found at once in the log as it is now;
+        """The record at an offset, if the current view of the log finds it at once;
         None: a reader has to look for it, and finds out why."""
         self.guard()
         return self.log.at_once(find_in, durable_only, offset)
 
     def find_since(self, timestamp: int) -> int | None:
-        """As `find`: the first offset whose record has this timestamp or more."""
+        """The first offset whose record has this timestamp or more; see `find`."""
         self.guard()
         return self.log.at_once(self._find_since, False, timestamp)
 
@@ -153,7 +153,7 @@ class PartitionViews:
         return log.context.log_id, log.cuts
 
     def refreshed(self) -> Bounds:
-        """The log as it is now.
+        """The current bounds of the log.
 
         Raises: the reason why the log was closed, if it was: its topic was deleted.
         """
@@ -167,7 +167,7 @@ class PartitionViews:
             raise again(writer.health.closed)
 
     def now(self, durable_only: bool) -> View:
-        """The log as it is now, for a call that begins. Raises: as `refreshed`."""
+        """The current view of the log, for a new call. Raises: as `refreshed`."""
         return self.view_of(self.refreshed(), durable_only)
 
     def durable_offset(self) -> int:
@@ -175,8 +175,8 @@ class PartitionViews:
         return self._durable_of(self.refreshed())
 
     def _durable_of(self, seen: Bounds) -> int:
-        """The durable offset of what was seen of the log: another process may tell more
-        than its state does."""
+        """The durable offset of these bounds. A log opened read-only may know of more:
+        its writer, another process, reports it."""
         log = self.log
         return (
             log.durable_of(seen)
@@ -201,7 +201,7 @@ class PartitionViews:
         )
 
     def disproves(self, position: int, proof: int) -> bool:
-        """Whether the log as it is now disproves that a position is of this log."""
+        """Whether the current log disproves that a position belongs to it."""
         view, log = self.now(False), self.log
         is_foreign = isinstance(log, ReadOnlyLog) and log.is_foreign
         may_be_compacted = is_foreign or view.compactions > 0
@@ -257,7 +257,7 @@ class PartitionViews:
         *,
         to_stable: bool = False,
     ) -> tuple[View, int, int]:
-        """(the log as it is now, the offset to begin at, the offset to stop at).
+        """(current view of the log, offset to begin at, offset to stop at).
 
         Args:
             to_stable: stop at the last stable offset also if the reader's filter would
@@ -290,7 +290,7 @@ class PartitionViews:
         *,
         to_stable: bool = False,
     ) -> tuple[View, int, int, BatchFilter | None]:
-        """As `bounds`, with the `batch_filter` of what is between them."""
+        """Same as `bounds`, with the `batch_filter` for the range."""
         view, first, end = self.bounds(start, stop, options, to_stable=to_stable)
         return view, first, end, self.batch_filter(view, first, options)
 
@@ -304,7 +304,7 @@ class PartitionViews:
         with_headers: bool = True,
         share: int = 1,
     ) -> tuple[View, int, int, ChunkReader]:
-        """As `bounds`, with the `decoder` of what is between them."""
+        """Same as `bounds`, with the `decoder` for the range."""
         view, first, end = self.bounds(start, stop, options, to_stable=to_stable)
         decoder = self.decoder(
             view, first, options, with_headers=with_headers, share=share
@@ -366,7 +366,7 @@ class PartitionViews:
         )
 
     def refreshed_bounds(self) -> Bounds:
-        """The log as it is now, also if it was closed."""
+        """The current bounds of the log, even if it was closed."""
         return self.log.refreshed()
 
     def turns(
@@ -375,12 +375,12 @@ class PartitionViews:
         options: ReadOptions,
         look: Callable[[], Bounds] | None = None,
     ) -> Iterator[Iterator[Record] | Turn]:
-        """The records from `start` on, in runs, up to the end of the log as it is at
-        the call; then a `Turn`, then the records appended since, and so on without end.
-        A run must be used up before the next is requested.
+        """The records from `start` on, in runs, up to the end of the log at the call;
+        then a `Turn`, then the records appended since, and so on without end. A run
+        must be used up before the next is requested.
 
         Args:
-            look: returns the log as it was at this call, or later; None:
+            look: returns the bounds of the log at this call, or later; None:
                 `refreshed_bounds`.
         """
         items = self._column_turns(start, options, look, Latest())
@@ -392,7 +392,7 @@ class PartitionViews:
     def topic_turns(
         self, start: Start, options: ReadOptions, latest: Latest
     ) -> Iterator[Iterator[TopicRecord] | Turn]:
-        """As `turns`, with the topic and the partition in each record.
+        """Same as `turns`, with the topic and the partition in each record.
 
         Args:
             latest: gets each view before it is read.
@@ -453,8 +453,8 @@ class PartitionViews:
             closed = None if self.writer is None else self.writer.health.closed
             now = look()
             if closed is not None and not now.segments and view.segments:
-                # Its writer has released the files; those of this view still exist, and
-                # are those of the log up to the lowest cut since.
+                # Its writer has released the files; this view's files still exist, and
+                # hold the log up to the lowest cut since.
                 low = now.cuts.lowest_since(view.cuts.serial)
                 end = min(now.end_offset, view.segments[-1].next_offset, low)
                 durable = min(end, now.durable_offset)
@@ -483,7 +483,7 @@ class PartitionViews:
         return None if self.writer is None else self.writer.appended
 
     def has_more(self, view: View, durable_only: bool) -> bool:
-        """Whether there may be more than in a view, in the store that writes it."""
+        """Whether the log may have more than a view, in the store that writes it."""
         writer = self.writer
         if writer is None or writer.health.closed is not None:
             return True
@@ -517,15 +517,15 @@ def _runs(
 
 
 def unchanged(ask: Callable[[], _Result]) -> _Result:
-    """The result of a call that returns everything at once. If the log is changed
-    during the call, nothing is lost: the call is repeated on the log as it is then."""
+    """Result of a call that returns everything at once. If the log is changed
+    during the call, nothing is lost: the call is repeated on the changed log."""
     while True:
         with contextlib.suppress(ChangedError):
             return ask()
 
 
 def infos_of(segments: Sequence[Segment], end: int) -> tuple[SegmentInfo, ...]:
-    # Without those of a publication in progress.
+    # Without the segments of a publication in progress.
     shown = [s for s in segments[1:] if s.base_offset <= end]
     segments = [*segments[:1], *shown]
     last = len(segments) - 1

@@ -57,7 +57,7 @@ class RecoveryProgress(NamedTuple):
     """The progress of a recovery.
 
     Attributes:
-        partitions_done, partitions_total: examined, and to be examined.
+        partitions_done, partitions_total: examined so far, and in total.
         bytes_checked: of log, so far.
     """
 
@@ -94,14 +94,14 @@ class PartitionWriters:
 
     Attributes:
         catalog: the topics of the store.
-        loaded: those that were used or recovered.
+        loaded: writers of partitions that were used or recovered.
         broken: partitions that cannot be used at all, and why.
         unpublished: where logs must end, and why they could not be cut there: they may
             have a part of an unfinished publication.
         unwritten: partitions whose damage could not be recorded.
-        published: where logs ended, as the journal of publications says that the last
+        published: where logs ended, by the journal of publications that the last
             writer has left.
-        actions: what was found and repaired so far.
+        actions: findings and repairs so far.
     """
 
     def __init__(self, context: StoreContext, catalog: Catalog) -> None:
@@ -122,7 +122,7 @@ class PartitionWriters:
         self._compacted: dict[TopicPartition, int] | None = None
 
     def record(self, action: RecoveryAction) -> None:
-        """Record something that was found or repaired."""
+        """Record an action: a finding or a repair."""
         self.actions.append(action)
         if action.label == UNPUBLISHED:  # it costs nothing that anyone was promised
             logger.info("recovery: %s: %s", action.label, action.message)
@@ -189,7 +189,7 @@ class PartitionWriters:
             del self.broken[key]
 
     def forget(self, key: TopicPartition) -> PartitionWriter | None:
-        """Release a partition that is to be deleted; returns its writer, if it is
+        """Release a partition before it is deleted; returns its writer, if it is
         loaded."""
         self.broken.pop(key, None)
         self.unpublished.pop(key, None)
@@ -240,7 +240,7 @@ class PartitionWriters:
     def recover(
         self, on_progress: Callable[[RecoveryProgress], None] | None = None
     ) -> None:
-        """Load all that is pending, several at a time.
+        """Load all pending partitions, several at a time.
 
         Callbacks run in the thread of the caller.
         """
@@ -351,7 +351,7 @@ class PartitionWriters:
             is_noted=catalog.settings.is_identified(key.topic),
             found=found,
             is_own=self._state.ownership.is_own,
-            # Asked only where it counts: it lists the directory.
+            # Only asked if the id is new: it lists the directory.
             has_own_files=is_new_id and has_own_files(directory),
             recorded=loaded.log_id if loaded.is_recorded else None,
             earlier=None if stale is None else stale.log_id,
@@ -384,8 +384,9 @@ class PartitionWriters:
         loaded.is_identified = decided.is_identified
 
     def _cut_copy(self, loaded: RecoveredLog) -> None:
-        """The log of a copy ends here for whoever has read more of the original. It is
-        recorded before the first append, and at the latest when the store is closed."""
+        """Record a cut at the end of a copy's log, for readers that have read more of
+        the original. It is written to disk before the first append, and at the latest
+        when the store is closed."""
         now_ms = self._root.files.now_ms()
         loaded.cuts = loaded.cuts.after(loaded.end_offset, now_ms)
         loaded.is_recorded, loaded.is_truncating = False, True
@@ -428,8 +429,9 @@ class PartitionWriters:
             self.record(action)
 
     def _lower_compacted(self, key: TopicPartition, end: int) -> None:
-        """What is appended to a log is not compacted, though one that was longer was:
-        the log was cut, or put back from a backup, without this store.
+        """Lower the compaction checkpoint if it lies above the end of a log: the log
+        was cut, or put back from a backup, without this store. Records appended now are
+        not compacted yet.
 
         Raises:
             StorageError: the checkpoint cannot be read or written.
@@ -484,7 +486,7 @@ class PartitionWriters:
         Without them the next opening examines every partition again.
 
         Raises:
-            OSError: as the system gives it.
+            OSError: as raised by the system.
         """
         self.catalog.settings.close()
         ends, ownership = self.ends(), self._state.ownership
@@ -515,7 +517,7 @@ def _hide(writer: PartitionWriter, base: int, error: BaseException) -> None:
 def _action(
     label: str, key: TopicPartition, directory: Directory, text: str
 ) -> RecoveryAction:
-    """For the report: what was found out about the identity of a partition."""
+    """An action for the report, about the identity of a partition."""
     path = directory.path_of(layout.TOPIC_IDENTITY)
     return RecoveryAction(label, *key, path, -1, 0, -1, None, text)
 

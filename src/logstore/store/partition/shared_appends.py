@@ -67,14 +67,14 @@ _DATA_MAX: Final = 1 << 20
 
 
 class HandIn:
-    """How a shared store hands in.
+    """Functions by which a shared store hands in its appends.
 
     Args:
         ask: hands in, and returns the owner's answer.
         begin: hands in, and returns a function that waits for it; is given the time
             from which on the wait counts, by `time.monotonic`.
-        stage: makes a stage for what is too large for a request.
-        discard: removes what was staged.
+        stage: makes a stage for records too large for a request.
+        discard: removes staged files.
         now_ms: the time.
     """
 
@@ -100,14 +100,14 @@ class ShortAppends(NothingPrepared):
         self._appends, self._begin = appends, begin
         config = appends.config
         is_plain = config.compression_type == "none" and not config.compacts
-        # The usual way says what is wrong with records of magic 0.
+        # The usual way raises the errors of records of magic 0.
         self._is_usual = not is_plain or config.message_format == 0
         self._limits = (
             config.message_format, config.max_message_bytes, BATCH_BYTES_TARGET,
         )  # fmt: skip
 
     def append(self, value: Any, key: Any, timestamp_ms: Any) -> int:
-        """As `PreparedAppend.append`."""
+        """See `PreparedAppend.append`."""
         keys = None if key is None else (key,)
         stamps = None if timestamp_ms is None else (timestamp_ms,)
         span = self.append_many((value,), keys, stamps)
@@ -120,13 +120,13 @@ class ShortAppends(NothingPrepared):
         timestamps_ms: Any,
         partitions: Mapping[str, int] = _NOT_CHOSEN,
     ) -> range | None:
-        """As `PreparedAppend.append_many`.
+        """See `PreparedAppend.append_many`.
 
         Args:
             partitions: how many the topic had when this one was chosen.
 
         Raises:
-            OutdatedChoiceError: it has another number of partitions now.
+            OutdatedChoiceError: the topic's number of partitions has changed.
         """
         if self._is_usual:
             return None
@@ -144,7 +144,7 @@ class ShortAppends(NothingPrepared):
 
 
 class SharedAppends:
-    """As `PartitionAppends`, of a store that is open for sharing."""
+    """Appends to a partition of a store open for sharing; see `PartitionAppends`."""
 
     def __init__(
         self,
@@ -169,12 +169,12 @@ class SharedAppends:
 
     @property
     def topic(self) -> str:
-        """As a stage's destination."""
+        """Topic name, as the destination of a stage."""
         return self._views.topic
 
     @property
     def number(self) -> int:
-        """As a stage's destination."""
+        """Partition number, as the destination of a stage."""
         return self._views.number
 
     @property
@@ -189,7 +189,7 @@ class SharedAppends:
         return self.config.message_format
 
     def writer(self) -> NoReturn:
-        """No other change can be handed in.
+        """Raise: no other change can be handed in.
 
         Raises:
             ReadOnlyError: always.
@@ -211,8 +211,8 @@ class SharedAppends:
         expected_offset: int | None,
         durable: bool,
     ) -> tuple[int, int]:
-        """As `Partition.append`; returns (offset, timestamp stored, -1 if that is the
-        time at which the owner writes it)."""
+        """See `Partition.append`. Returns (offset, timestamp stored); the timestamp is
+        -1 if the owner sets it when it writes the record."""
         check_payload_type(value, "value")
         check_payload_type(key, "key")
         stamp = self.hand_in.now_ms() if timestamp_ms is None else timestamp_ms
@@ -235,11 +235,11 @@ class SharedAppends:
         headers: Any,
         durable: bool,
     ) -> tuple[int, int]:
-        """As `append`."""
+        """See `append`."""
         return self.append(value, key, timestamp_ms, headers, None, durable)
 
     def stamps(self, timestamp_ms: int | None) -> tuple[int, int] | None:
-        """As `PartitionAppends.stamps`."""
+        """See `PartitionAppends.stamps`."""
         if self.config.message_timestamp_type == "LogAppendTime":
             return None
         if timestamp_ms is None:
@@ -258,7 +258,7 @@ class SharedAppends:
         return self._appended_nothing(expected_offset)
 
     def _appended_nothing(self, expected_offset: int | None) -> range:
-        """What a writer returns, or raises, for no records."""
+        """Return, or raise, the same as a writer for no records."""
         end = self._views.refreshed().end_offset
         if expected_offset not in (None, end):
             assert expected_offset is not None
@@ -274,7 +274,7 @@ class SharedAppends:
         expected_offset: int | None,
         durable: bool,
     ) -> range:
-        """As `Partition.append_batches`, for batches without a producer."""
+        """See `Partition.append_batches`; only for batches without a producer."""
         if expected_offset is not None:
             expected_offset = as_offset("expected_offset", expected_offset)
         prepared = prepare(
@@ -344,20 +344,20 @@ class SharedAppends:
         return [arrow.rows_of(batch, now_ms=now_ms, magic=magic) for batch in batches]
 
     def next_offset(self) -> int:
-        """All that was appended is durable."""
+        """0: all appended records are durable."""
         self._begin()
         self._views.check_alive()
         return 0
 
     def sync_upto(self, end: int) -> None:
-        """All that was appended is durable."""
+        """Do nothing: all appended records are durable."""
 
     def synced(self, offsets: range, durable: bool) -> range:
-        """All that was appended is durable."""
+        """The same offsets: all appended records are durable."""
         return offsets
 
     def check_may_sync(self) -> None:
-        """The owner says what keeps an append from being made durable."""
+        """Do nothing: the owner raises any error that prevents a durable append."""
 
 
 def appends_to(
@@ -409,8 +409,8 @@ def begin_append(
     once, by the same thread.
 
     Args:
-        since: the time of the call, by `time.monotonic`: it may have waited behind
-            others.
+        since: the time of the call, by `time.monotonic`: it may have waited for
+            earlier calls.
     """
     asked = _asked(rows, partitions, expected_offset)
     if asked is None:
@@ -422,7 +422,7 @@ def begin_append(
 def _hand_in_of(
     rows: Mapping[int, tuple[SharedAppends, list[native.Rows]]],
 ) -> HandIn:
-    """That of partitions of one store."""
+    """The `HandIn` of partitions of one store."""
     return next(iter(rows.values()))[0].hand_in
 
 
@@ -431,7 +431,7 @@ def _asked(
     partitions: Mapping[str, int],
     expected_offset: int | None,
 ) -> Append | None:
-    """What is handed in for an append; None: it has no records."""
+    """The request that is handed in for an append; None: it has no records."""
     logs, parts, size, large = list[StagedLog](), list[bytes](), 0, False
     for appends, groups in rows.values():
         batches, count = appends.encoded(groups)
@@ -473,8 +473,8 @@ def _spans_in(answer: Answer) -> Mapping[TopicPartition, range]:
 
 
 def _appended(hand_in: HandIn, asked: Append, get: Callable[[], Answer]) -> Appended:
-    """The result of an append. Removes what was staged for it if it is certain that it
-    was not written."""
+    """The result of an append. Removes its staged files if it was certainly not
+    written."""
     try:
         spans = _spans_in(get())
     except BaseException as error:

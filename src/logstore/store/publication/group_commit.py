@@ -42,7 +42,7 @@ _WHAT: Final = "publish to"
 
 
 class GroupCommit:
-    """Commits one group, or undoes what it has appended.
+    """Commits one group, or undoes its appends.
 
     Args:
         targets: the partitions of the group, in the order of their locks.
@@ -55,8 +55,8 @@ class GroupCommit:
 
     Invariant: while the barrier is closed, readers see no record of the group. When it
     opens, each log has all of its records or none; a log that could not be restored
-    hides them. An interrupt may leave it closed: whoever looks at one of the logs next,
-    appends to it, or publishes, opens it, unless the group is there in part.
+    hides them. An interrupt may leave it closed: the next call that looks at one of the
+    logs, appends to it, or publishes, opens it, unless the group is there in part.
     """
 
     def __init__(
@@ -152,8 +152,8 @@ class GroupCommit:
             self.barrier.is_open = True
 
     def _is_there(self) -> bool:
-        """Whether the logs have any records of the group; not those that were deleted,
-        which have no segments, and whose ends the journal has forgotten."""
+        """Whether the logs have any records of the group. Deleted logs do not count:
+        they have no segments, and the journal has forgotten their ends."""
         return self._has_begun and any(
             target.writer.segments and target.writer.end_offset > target.base
             for target in self._targets
@@ -166,9 +166,9 @@ class GroupCommit:
         """Append, make durable, commit.
 
         1. record where the logs end, durably, unless that is recorded; 2. append to
-        each log; then in one call: 3. record what each has got, and what is remembered;
-        4. sync the logs and the journal at the same time; 5. seal the entry: the commit
-        for readers.
+        each log; then in one call: 3. record the new ends of the logs, and the entries
+        to remember; 4. sync the logs and the journal at the same time; 5. seal the
+        entry: the commit for readers.
         """
         journal, targets = self._journal, self._targets
         for target in targets:
@@ -193,7 +193,7 @@ class GroupCommit:
 
         Raises:
             SyncFailedError: the sync of a log has failed.
-            OSError: that of the journal has failed, and those of all logs have not.
+            OSError: the sync of the journal has failed, and no sync of a log has.
         """
         files, targets = self._root.files, self._targets
         begun = [(target.log, target.log.begin_sync()) for target in targets]
@@ -203,7 +203,7 @@ class GroupCommit:
         try:
             self._journal.publish(spans, changes, logs, self._sync_logs)
         finally:
-            # Also behind an interrupt: the syncs were made.
+            # Also after an interrupt: the syncs were made.
             seconds, failures = files.monotonic() - since, list[SyncFailedError]()
             for (log, sync), error in zip(syncs, logs.errors, strict=True):
                 if error != errno.ECANCELED:
@@ -227,11 +227,11 @@ class GroupCommit:
                 return None
             is_failure = isinstance(error, LogStoreError) or is_system_error(error)
             if self._synced.is_all_synced and not is_failure:
-                return None  # an interrupt behind the commit: nothing is in doubt
+                return None  # an interrupt after the commit: nothing is in doubt
             self._show()
             self._end_writers(error)
             for target in self._targets:
-                # The next opening may cut what was synced behind it.
+                # The next opening may cut records synced after it.
                 target.log.doubt_from(target.base)
             what = "it was published to {}, and a power cut may take it back"
         except (LogStoreError, OSError) as failure:
@@ -301,8 +301,8 @@ class GroupCommit:
         config = target.writer.context.config
 
         def is_import(log: StagedLog) -> bool:
-            # If it was examined with other settings, it differs from what an append
-            # makes now.
+            # If it was examined with other settings, it differs from the batches that
+            # an append makes now.
             return log in imports and imports[log].config == config
 
         for imports_segment, logs in itertools.groupby(target.parts, is_import):

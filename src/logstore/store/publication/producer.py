@@ -46,14 +46,14 @@ class Producer:
     partition has already appends nothing, and returns the offsets that its records
     have. So a caller that does not know whether a call has succeeded repeats it, with
     the same `sequence` and the same records; and one that begins again after a crash
-    asks for `last_sequence`, and goes on with the record after it. The sequences are
+    asks for `last_sequence`, and continues with the record after it. The sequences are
     stored in the batches themselves: a record and its sequence survive together, or
     neither.
 
     Any number of threads may use it, each for other partitions: in which order two
     threads append to one is not known. Partitions need ``message_format=2``. Batches
-    that `Partition.append_batches` checks, and those of other producers, may go to the
-    same partitions.
+    that `Partition.append_batches` checks, and records of other producers, may go to
+    the same partitions.
 
     Attributes:
         name: as given to `Store.producer`.
@@ -69,13 +69,13 @@ class Producer:
 
     @property
     def producer_id(self) -> int:
-        """As its batches have it, from 2^62 on: a broker's ids begin at 0."""
+        """Producer id in its batches, from 2^62 on: a broker's ids begin at 0."""
         return self._identity.producer_id
 
     @property
     def epoch(self) -> int:
-        """As its batches have it, 0 to 32767: the newest one of the name, unless it was
-        taken over."""
+        """Epoch in its batches, 0 to 32767: the newest one of the name, unless the name
+        was taken over."""
         return self._identity.epoch
 
     def __repr__(self) -> str:
@@ -86,7 +86,7 @@ class Producer:
 
     def last_sequence(self, partition: Partition | tuple[str, int]) -> int | None:
         """The sequence of the last record that this name, in any epoch, has in a
-        partition; None if it has none there.
+        partition; None if it has no record there.
 
         The first call for a partition may have to read its newest segments.
 
@@ -95,7 +95,7 @@ class Producer:
 
         Raises:
             ProducerFencedError: the name was taken over.
-            CorruptRecordError: damage in what must be read.
+            CorruptRecordError: damage in a segment that must be read.
             TopicNotFoundError, PartitionNotFoundError, StorageError.
         """
         writer = self._writer(partition)
@@ -205,7 +205,7 @@ class NamedProducers:
     """The named producers of an open store. The store's lock guards changes.
 
     Attributes:
-        newest: by name, those that this process has taken over.
+        newest: by name, the producers that this process has taken over.
     """
 
     def __init__(

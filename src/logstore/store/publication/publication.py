@@ -1,4 +1,4 @@
-"""Publications as values: what is asked for, and what came of it."""
+"""Publications as values: requests and their results."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Publication:
         is_new: False if it was published before, and nothing was done.
         note: as given to `Store.publish`.
         metadata: the bytes that were committed with it.
-        pinned: whether its identity is remembered for good.
+        pinned: whether its identity is remembered permanently.
     """
 
     identity: str
@@ -63,7 +63,7 @@ class Publication:
         offsets: Mapping[TopicPartition, range] | None = None,
         is_new: bool = False,
     ) -> Publication:
-        """The last publication of an identity, as it is remembered."""
+        """The last publication of an identity, made of its remembered entry."""
         return cls(
             identity,
             entry.sequence,
@@ -81,17 +81,18 @@ def _always() -> bool:
 
 
 class PublicationRequest(NamedTuple):
-    """What is to be published together under one identity.
+    """Records to publish together under one identity.
 
     Attributes:
-        logs: the staged records, those of a partition in their order.
+        logs: the staged records; the records of a partition are in order.
         identity, sequence, note, metadata: as in `Store.publish`; checked.
-        pinned: whether the identity is to be pinned; None: as before.
-        contents: of staged files that are none, by name: a process has handed them in.
-        partitions: how many partitions topics had when those of the records were
+        pinned: whether to pin the identity; None: as before.
+        contents: by name, the contents of staged logs that are no files: a process has
+            handed them in.
+        partitions: how many partitions topics had when the records' partitions were
             chosen.
         expected_offset: of the first record; None: any.
-        is_wanted: whether the process that has handed it in still lives.
+        is_wanted: returns whether the process that handed it in is still alive.
     """
 
     logs: tuple[StagedLog, ...]
@@ -122,7 +123,7 @@ class PublicationRequest(NamedTuple):
         return bool(self.logs) or (bool(self.identity) and has_facts)
 
     def entry(self, before: Entry | None, now_ms: int) -> Entry:
-        """What is to be remembered of it, after what was remembered before."""
+        """The entry to remember for this request, in place of the entry `before`."""
         is_pinned = self.pinned
         if is_pinned is None:
             is_pinned = before is not None and before.is_pinned
@@ -137,13 +138,13 @@ class PublicationRequest(NamedTuple):
         return before._replace(note=self.note, is_pinned=is_pinned)
 
 
-# The identities that begin so are those of consumer groups.
+# Prefix of the identities of consumer groups.
 GROUP_IDENTITY: Final = "group:"
 
 
 def check_own_identity(identity: object) -> None:
-    """Raise `ConfigError` if an identity is not for callers: what they publish under it
-    would take the place of what logstore publishes itself."""
+    """Raise `ConfigError` if an identity is not for callers: their publications would
+    replace logstore's own publications."""
     # Anything but a text is refused later.
     reserved = GROUP_IDENTITY, PROCESS_IDENTITY
     if isinstance(identity, str) and identity.startswith(reserved):
@@ -157,7 +158,7 @@ def check_own_identity(identity: object) -> None:
         )
 
 
-# Of one request among several.
+# The outcome of one request among several.
 Outcome: TypeAlias = Publication | LogStoreError
 
 
@@ -202,7 +203,7 @@ def request_of(
 
 
 def check_is_named(request: PublicationRequest) -> None:
-    """Raise `ConfigError` unless it can be asked whether a request was published."""
+    """Raise `ConfigError` unless a request has an identity to look it up by."""
     if not request.identity:
         raise ConfigError(
             "a publication that is handed in needs an identity, by which it is "
@@ -220,6 +221,6 @@ def own_request(
     metadata: bytes,
     pinned: bool | None,
 ) -> PublicationRequest:
-    """As `request_of`, for a caller's own identity."""
+    """Same as `request_of`, but the identity must be one for callers."""
     check_own_identity(identity)
     return request_of(logs_of(staged), identity, sequence, note, metadata, pinned)

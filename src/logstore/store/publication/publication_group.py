@@ -1,4 +1,4 @@
-"""The requests that one commit publishes, and the partitions that it publishes to."""
+"""The requests that a single commit publishes, and the partitions it publishes to."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from logstore.store.publication.publication import (
 
 __all__ = ["Group", "Target", "check_fits"]
 
-# So much of the contents of staged files is kept in memory.
+# How many bytes of staged files are kept in memory, at most.
 _CONTENTS_BYTES: Final = 4 << 20
 
 
@@ -28,10 +28,10 @@ class Target:
     """A partition that is being published to.
 
     Attributes:
-        parts, owners: what is published to it, in order, and the number of the request
-            that each part is of.
-        base, place: where its log ended before: the offset, and (segment, position).
-        written: what was written to it, if it was all in one piece.
+        parts, owners: staged logs published to it, in order, and the request number
+            of each.
+        base, place: previous end of its log: the offset, and (segment, position).
+        written: the bytes written to it, if they were a single write.
     """
 
     def __init__(self, writer: PartitionWriter) -> None:
@@ -69,19 +69,19 @@ class Group:
         refused: the error of each request that is refused, by its number.
         targets: the partitions that are published to.
         logs: the staged records of the requests that are committed.
-        used: the staged files that are not needed any more, also those of requests that
+        used: the staged files that are no longer needed, also files of requests that
             were published before, perhaps the same.
-        identities: those of the requests, which are remembered.
-        changes: what of that differs from what is remembered now.
+        identities: the identities of the requests, which are remembered.
+        changes: by identity, the entries that differ from the remembered ones.
         contents: of the staged files that are small, by name.
-        room: so many bytes of contents may be added.
+        room: how many bytes of contents may be added.
     """
 
     def __init__(self, requests: Sequence[PublicationRequest], ledger: Ledger) -> None:
         self.requests = requests
         self.identities = {request.identity for request in requests}
         self.refused: dict[int, LogStoreError] = {}
-        # What is remembered of each request that is not, and whether it is new.
+        # The entry of each request that is not refused, and whether it is new.
         self._entries: dict[int, tuple[Entry, bool]] = {}
         self.targets: dict[TopicPartition, Target] = {}
         self.logs: list[StagedLog] = []
@@ -102,15 +102,15 @@ class Group:
         return any(log.file in self._files for log in logs)
 
     def last(self, identity: str) -> Entry | None:
-        """The last publication of an identity, with those of the group."""
+        """The last publication of an identity, including publications of the group."""
         if identity in self.changes:
             return self.changes[identity]
         return self._ledger.get(identity)
 
     def check_room(self, number: int, entry: Entry, *, is_new: bool) -> None:
-        """Raise `ConfigError` if what is to be remembered of a request does not fit
-        into the file, besides what is pinned and what the group has. That of a process
-        has no text of a caller, and fits in any case."""
+        """Raise `ConfigError` if the entry of a request does not fit into the file, in
+        addition to the pinned entries and the group's. The entry of a process has no
+        text of a caller, and always fits."""
         if self.requests[number].is_call:
             return
         identity = self._remembered(number, is_new=is_new)
@@ -119,7 +119,7 @@ class Group:
             check_fits(self._ledger, {**mine, identity: entry}, identity)
 
     def _remembered(self, number: int, *, is_new: bool) -> str:
-        """The identity of a request; "" if nothing is to be remembered of it."""
+        """The identity of a request; "" if no entry is kept for it."""
         request = self.requests[number]
         return request.identity if request.is_remembered or not is_new else ""
 
@@ -145,8 +145,8 @@ class Group:
         self._ended = identities
 
     def committed_changes(self) -> dict[str, Entry | None]:
-        """The changes, with the offsets of what processes have handed in, and without
-        processes that have ended."""
+        """The changes, with the offsets of the records that processes have handed in,
+        and without processes that have ended."""
         calls: dict[str, list[Call]] = {}
         offsets = self._offsets = self._found_offsets()
         for number, request in enumerate(self.requests):
@@ -219,7 +219,7 @@ class Group:
         return [self.targets[key] for key in sorted(self.targets)]
 
     def outcomes(self) -> list[Outcome]:
-        """Of each request, once the group is committed."""
+        """Outcome of each request, once the group is committed."""
         offsets, outcomes = self._offsets, list[Outcome]()
         for number, request in enumerate(self.requests):
             if number in self.refused:
@@ -232,7 +232,7 @@ class Group:
         return outcomes
 
     def _found_offsets(self) -> dict[int, dict[TopicPartition, range]]:
-        """Those of the records of each request."""
+        """Offsets of the records of each request, by request number and partition."""
         found: dict[int, dict[TopicPartition, range]] = {}
         for target in self.in_order():
             for number, span in target.spans():

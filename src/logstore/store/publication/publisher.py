@@ -1,7 +1,7 @@
 """Admits requests to publish, takes the locks, and commits them together or one by one.
 
-Staged records go into any number of partitions at once, or not at all; those with an
-identity and a sequence number only once.
+Staged records go into any number of partitions at once, or not at all; records with an
+identity and a sequence number are published only once.
 
 `Publisher` is the writing side; the commit is in publication_journal.py.
 """
@@ -80,7 +80,7 @@ class Publisher:
         self._is_pending = False
         # The identities of processes that have ended.
         self._ended: set[str] = set()
-        # Staged logs of what was published, whose files are not removed yet.
+        # Staged logs that were published, whose files are not removed yet.
         self._used: list[StagedLog] = []
 
     # ------------------------------------------------------------ recovery
@@ -90,7 +90,7 @@ class Publisher:
         log has its bytes; else they are removed again.
 
         If another program has written to the store since, the logs are that program's,
-        and stay as they are.
+        and are left unchanged.
 
         Raises:
             CorruptCheckpointError, OSError: a file cannot be read or removed.
@@ -135,8 +135,8 @@ class Publisher:
         return self._journal.published()
 
     def remembered(self) -> dict[str, Entry]:
-        """As `ledger`, also if an earlier publication was neither committed nor undone;
-        the caller holds `lock`.
+        """Same as `ledger`, but works even if an earlier publication was neither
+        committed nor undone. The caller holds `lock`.
 
         Raises:
             CorruptCheckpointError, OSError: a file is damaged, or cannot be read.
@@ -149,7 +149,7 @@ class Publisher:
 
         Raises:
             StorageError: an earlier publication was neither committed nor undone.
-            OSError: as the system gives it.
+            OSError: as raised by the system.
         """
         self._end_earlier()
         self._journal.commit(changes)
@@ -181,7 +181,7 @@ class Publisher:
         return self._publish_apart(requests)
 
     def _publish_apart(self, requests: Sequence[PublicationRequest]) -> list[Outcome]:
-        """The outcome of each request, each in a commit of its own."""
+        """The outcome of each request, each in a separate commit."""
         outcomes: list[Outcome] = []
         for request in requests:
             try:
@@ -198,8 +198,8 @@ class Publisher:
     def _publish_together(
         self, requests: Sequence[PublicationRequest]
     ) -> list[Outcome]:
-        """The outcome of each request. If this raises, those that are not refused have
-        the error in common."""
+        """The outcome of each request. If this raises, all requests that are not
+        refused have failed with that error."""
         self._end_earlier()
         now_ms = self._root.files.now_ms()
         group = Group(requests, self._journal.ledger())
@@ -225,7 +225,7 @@ class Publisher:
         """Make a request part of a group.
 
         Raises:
-            LogStoreError: it is refused, and the group is as it was.
+            LogStoreError: it is refused, and the group is unchanged.
         """
         identity, sequence, logs = request.identity, request.sequence, request.logs
         last = group.last(identity) if identity else None
@@ -346,8 +346,8 @@ class Publisher:
         """The writers of the partitions of staged logs.
 
         Raises:
-            TopicNotFoundError, PartitionNotFoundError: there is none, or not the one
-                that was staged for.
+            TopicNotFoundError, PartitionNotFoundError: it does not exist, or the topic
+                was replaced since staging.
             LogStoreError: the partition takes no appends.
         """
         writers: dict[TopicPartition, PartitionWriter] = {}
@@ -366,7 +366,7 @@ class Publisher:
         return writers
 
     def _examined(self, targets: Iterable[Target]) -> dict[StagedLog, SegmentImport]:
-        """The staged logs that will be taken over as segments: not those of another
+        """The staged logs that will be taken over as segments: not logs of another
         user, whose files would keep that owner."""
         worth_it = [
             (log, target.writer)
@@ -391,13 +391,13 @@ class Publisher:
         )
 
     def process_ended(self, identity: str) -> None:
-        """A process that has handed in makes no more requests: it is forgotten with the
-        next commit. The caller holds `lock`."""
+        """Note that a process makes no more requests: it is forgotten with the next
+        commit. The caller holds `lock`."""
         self._ended.add(identity)
 
     def discard_used(self) -> None:
-        """Remove the staged files of what was published, and shorten the journal: not
-        before it was told. The caller holds `lock`."""
+        """Remove the staged files of published records, and shorten the journal. Only
+        after the outcome was returned. The caller holds `lock`."""
         used, self._used = self._used, []
         discard(self._root, used)
         self._journal.fold_if_long()

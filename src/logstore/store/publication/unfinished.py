@@ -1,5 +1,5 @@
-"""What an opening for writing does with the publication that the last owner did not
-finish: it counts, or its records are removed again."""
+"""Decides, when a store is opened for writing, about the publication that the last
+owner did not finish: it counts, or its records are removed again."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def end_unfinished(
     journal: PublicationJournal,
 ) -> dict[TopicPartition, int] | None:
     """End all logs where the journal says, and then the journal. If another program has
-    written to the store since, the logs are that program's, and stay as they are.
+    written to the store since, the logs are that program's, and are left unchanged.
 
     Returns:
-        The logs that could not be cut, with the offsets where they end; None: there was
-        no journal.
+        The logs that could not be cut, with the offsets where they must end; None:
+        there was no journal.
 
     Raises:
         CorruptCheckpointError, OSError: a file cannot be read or removed.
@@ -66,8 +66,8 @@ def end_unfinished(
 def _damaged(
     context: StoreContext, topics: OpenTopics, journal: Journal
 ) -> dict[TopicPartition, int]:
-    """The logs that have whole batches in the place of those that an entry names, and
-    other bytes: no crash leaves that, so nothing is cut, and they take no appends."""
+    """The logs with other whole batches in the place of the batches that a journal
+    entry names: no crash leaves that, so nothing is cut, and they take no appends."""
     found: dict[TopicPartition, int] = {}
     for key, span in journal.spans.items():
         try:
@@ -95,7 +95,7 @@ def _damaged(
 def _record(
     context: StoreContext, topics: OpenTopics, key: TopicPartition, span: LogSpan
 ) -> CorruptRecordError:
-    """Write the verdict down, durably; returns the error for appends."""
+    """Record the verdict, durably; returns the error for appends."""
     directory = context.root.child(partition_directory(*key))
     name = segment_file(span.segment, LOG)
     end = span.position + span.size

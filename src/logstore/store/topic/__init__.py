@@ -1,1 +1,1 @@
-"""Topics as users see them, and what changes them."""
+"""Topics as users see them, and changes of topics."""

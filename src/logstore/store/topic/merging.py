@@ -124,7 +124,7 @@ def follow(
     """The records of all partitions, and those appended later.
 
     Args:
-        cursors: returns those of all partitions that exist now.
+        cursors: returns the cursors of all partitions that exist now.
         root: the directory of the store.
         timeout: end after this many seconds in which none has advanced.
     """

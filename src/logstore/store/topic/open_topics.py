@@ -1,7 +1,7 @@
 """The topics of an open store: found on the disk, and each opened once.
 
 `OpenTopics` belongs to a `Store`, and knows its `Catalog` (which topics there are) and
-its `PartitionWriters` (those that were loaded). `Topic` and the retention in the
+its `PartitionWriters` (loaded partitions). `Topic` and the retention in the
 background ask it for partitions; `topic_changes.py` makes and deletes topics.
 """
 
@@ -59,7 +59,7 @@ class OpenTopics:
         hand_in: how a shared store appends; None: it is not shared.
         writers: of the partitions, by (topic, partition).
         retention, compaction: in the background.
-        topics: those that were asked for, by name: one object for each.
+        topics: the topics that callers have requested, by name: one object for each.
         partitions: the same of the partitions.
     """
 
@@ -74,7 +74,7 @@ class OpenTopics:
         self.partitions: dict[tuple[str, int], Partition] = {}
         # Changes with the topics: see `_stamp_of_root`.
         self._topics_stamp: object = None
-        # Of the topics and the owner, when the topics were found.
+        # Stamps of the topics and the owner, when the topics were found.
         self._loaded_under: object = None
         name = os.path.basename(context.path)
         settings = context.store_config
@@ -113,7 +113,7 @@ class OpenTopics:
 
     @property
     def catalog(self) -> Catalog:
-        """Which topics there are, with which settings."""
+        """The existing topics, with their settings."""
         return self.writers.catalog
 
     def check_open(self) -> None:
@@ -147,8 +147,8 @@ class OpenTopics:
         return actions
 
     def _drop_others(self, catalog: Catalog) -> None:
-        """Read-only: drop the objects of topics that were made again. Those that the
-        callers have raise errors."""
+        """Read-only: drop the objects of topics that were made again. Objects that
+        callers still have raise errors."""
         for name in list(self.topics):
             if self.topics[name].is_of(catalog.ids.topic_id(name)):
                 continue
@@ -192,7 +192,7 @@ class OpenTopics:
 
     def _is_only_files(self, seen: tuple[int, object, object], begun_ms: int) -> bool:
         """Whether nothing but files has come and gone in the root, as with each
-        publication: then the topics are those that were found."""
+        publication: then the topics have not changed."""
         context = self._context
         mtime_ns, topics, owner = seen
         if (topics, owner) != self._loaded_under or not context.state.ownership.is_own:
@@ -204,8 +204,8 @@ class OpenTopics:
         return True
 
     def begin_call(self) -> None:
-        """Do `check_open` for a call that begins, and raise what failed in the
-        background since the last one, if anything did."""
+        """Do `check_open` for a new call, and raise any error that occurred in the
+        background since the last one."""
         self._context.check_open()
         self.retention.raise_failure()
 
@@ -235,7 +235,7 @@ class OpenTopics:
         """The error, with the name that may have been meant."""
         near: list[str] = []
         if isinstance(name, str) and len(self.catalog.numbers) <= _NAMES_COMPARED:
-            # A list of its own: others make and delete topics while it is compared.
+            # A copy: other threads make and delete topics while it is compared.
             near = difflib.get_close_matches(name, sorted(self.catalog.numbers), 1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         return TopicNotFoundError(
@@ -347,14 +347,14 @@ class OpenTopics:
             writer = self.writers.usual(key)
         if writer is not None:
             return writer
-        self.now(topic)[number]  # raises if there is none
+        self.now(topic)[number]  # raises if it does not exist
         with self._context.lock:
             self.find(topic)  # it may have been deleted meanwhile
             return self.writers.get(key)
 
     def drop_unpublished(self, key: TopicPartition, base: int) -> None:
-        """Remove what an unfinished publication has put into a log. If that fails, the
-        log takes no appends until the store is opened again."""
+        """Remove the records of an unfinished publication from a log. If that fails,
+        the log takes no appends until the store is opened again."""
         topic, number = key
         try:
             writer = self.writer_of(key)
@@ -384,22 +384,22 @@ class OpenTopics:
         )  # fmt: skip
 
     def retain(self, topic: str, number: int) -> None:
-        """For the background: apply the retention of a partition."""
+        """Apply the retention of a partition, in the background."""
         self._context.check_open()
         upkeep_of(self.open_partition(topic, number)).apply_due_retention()
 
     def compact(self, topic: str, number: int) -> None:
-        """For the background: compact a partition, if its settings ask for it."""
+        """Compact a partition, if its settings ask for it, in the background."""
         self._context.check_open()
         upkeep_of(self.open_partition(topic, number)).compact_due()
 
     def begin_rounds(self) -> None:
-        """Begin what a store does by itself, if it is due to topics' settings."""
+        """Begin the background work that topics' settings require."""
         self.retention.begin()
         self.compaction.begin()
 
     def stop_rounds(self, reason: LogStoreError) -> None:
-        """End what a store does by itself: after the current step. A compaction that
+        """End the background work, after the current step. A compaction that
         another thread has begun ends, too, and raises `reason`."""
         for writer in list(self.writers.loaded.values()):
             writer.compaction_gate.stop(reason)

@@ -1,4 +1,4 @@
-"""Which partition each record of a call goes to, and the appends to all of them.
+"""Routes each record of a call to a partition, and appends to all of them.
 
 The code of callers (iterables, buffers, partitioners) runs first, while no lock is
 held; then everything is checked that can be; then the records are appended to the
@@ -112,7 +112,7 @@ def columns_of(values: Any, keys: Any, timestamps: Any, headers: Any) -> RecordC
 
 
 def _plain(column: Column, name: str) -> Column:
-    """A column as bytes as they are now: a partitioner may change mutable objects."""
+    """A copy of a column as bytes: a partitioner may change mutable objects."""
     plain = list(column)
     for place, item in enumerate(plain):
         if type(item) is not bytes and item is not None:

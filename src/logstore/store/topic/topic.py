@@ -131,7 +131,7 @@ class Topic(ArrowSource):
                     f"with the id {self._id}. Ask the store for the topic again",
                     topic=self.name,
                 )
-            self._id = now  # it had none until its first append
+            self._id = now  # it has an id only since its first append
 
     @property
     def config(self) -> TopicConfig:
@@ -162,7 +162,7 @@ class Topic(ArrowSource):
         """The partition of this number.
 
         Raises:
-            PartitionNotFoundError: there is none.
+            PartitionNotFoundError: the topic has no such partition.
         """
         numbers = self.numbers
         # Usually they are 0, 1, 2, ..., and no search is needed. A float is not the
@@ -182,7 +182,7 @@ class Topic(ArrowSource):
         return iter(self.partitions)
 
     def configure(self, config: TopicConfig) -> None:
-        """Replace the settings permanently; data on disk stays as it is.
+        """Replace the settings permanently; data on disk is not changed.
 
         Raises:
             ReadOnlyError, StorageError.
@@ -248,7 +248,7 @@ class Topic(ArrowSource):
         durable: bool = False,
     ) -> tuple[tuple[int, range], ...]:
         """Append records to the partitions that the partitioner chooses, record by
-        record. Those of one partition keep their order.
+        record. Records of one partition keep their order.
 
         Everything is checked first: if an argument cannot be stored, a record is too
         large, or a partition takes no appends, nothing is written. Only if the disk
@@ -351,7 +351,7 @@ class Topic(ArrowSource):
     ) -> Iterator[TopicRecord]:
         """The records of all partitions from `start` up to `stop` (exclusive).
 
-        Works on the logs as they are at the call.
+        Works on the logs at the time of the call.
 
         Args:
             start, stop: as in `Partition.read`, for each partition; or a mapping from
@@ -366,8 +366,8 @@ class Topic(ArrowSource):
         """
         merging.check_order(order)
         partitions = self.partitions
-        # In order of time, each has a buffer of its own: smaller ones, if there are
-        # many.
+        # In order of time, each partition has a separate buffer: the more partitions,
+        # the smaller.
         share = len(partitions) if order == "time" else 1
         options = ReadOptions.of(durable_only, isolation, on_corruption, limit)
         starts = merging.per_partition("start", start, partitions)
@@ -402,9 +402,9 @@ class Topic(ArrowSource):
 
         Args:
             start: as in `read`. ``{p.number: p.end_offset for p in topic}`` follows
-                only what is new.
+                only new records.
             timeout: end after this many seconds without a record; None: never.
-            order: of the records that exist when it looks: see `read`. Records that are
+            order: order of the records that exist at each look: see `read`. Records
                 appended later are delivered later.
 
         Raises: as `Partition.follow`.
@@ -447,11 +447,11 @@ class Topic(ArrowSource):
         json: Mapping[str, str] | None = None,
     ) -> pyarrow.RecordBatchReader:
         """The records of all partitions as one ``pyarrow.RecordBatchReader``, partition
-        by partition, all of them as they are at the call.
+        by partition; each log is read as of the call.
 
         Args:
             start, stop: as in `read`.
-            columns: those of `Partition.read_arrow`, and topic (string), partition
+            columns: as in `Partition.read_arrow`, and topic (string), partition
                 (int32).
             batch_records: records in each batch, at most. It ends sooner if its keys
                 or its values would have more than 8 MiB.
@@ -515,15 +515,15 @@ class Topic(ArrowSource):
         Args:
             now_ms: the time to use, Unix milliseconds; None: now.
             dry_run: only report what would be deleted.
-            policies: instead of those that `config` asks for.
+            policies: instead of the policies of `config`.
 
         Returns:
             The segments that were (or would be) deleted, oldest first within each
             partition.
 
         Raises:
-            LogStoreError: that of the first partition for which it failed, raised after
-                it was applied to all others.
+            LogStoreError: the error of the first partition for which it failed, raised
+                after it was applied to all others.
         """
         deletions: list[retention.SegmentDeletion] = []
         if policies is not None:
@@ -539,7 +539,7 @@ class Topic(ArrowSource):
         """Flush all partitions.
 
         Raises:
-            LogStoreError: that of the first partition that cannot be flushed; the
+            LogStoreError: the error of the first partition that cannot be flushed; the
                 others are flushed.
         """
         self._each(lambda partition: partition.flush())

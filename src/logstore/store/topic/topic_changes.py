@@ -1,7 +1,7 @@
 """Changes of a store's topics: made, configured, grown and deleted.
 
 Each change is committed by one write of the settings file; opening the store finishes,
-or undoes, what was interrupted around it (docs/durability.md).
+or undoes, a change that was interrupted (docs/durability.md).
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ class TopicChanges:
         exist_ok: bool = False,
         topic_id: str = "",
     ) -> Topic:
-        """As `Store.create_topic`. The topic gets `topic_id`; one that has it was made
-        by an owner that was killed before it could say so.
+        """See `Store.create_topic`. The topic gets `topic_id`; a topic that already has
+        it was made by an owner that was killed before it could answer.
 
         1. persist its settings, as being created (commit: opening finishes it);
         2. create the directories; 3. sync the store's; 4. write the settings again.
@@ -190,8 +190,8 @@ class TopicChanges:
                 settings.take_back(begun)
 
     def _recorded(self, name: str) -> Mapping[str, Any]:
-        """The settings of a topic as the disk has them, after a write that has failed;
-        empty if it has none.
+        """The settings of a topic on disk, after a write that has failed; empty if it
+        is not in the file.
 
         Raises:
             CorruptCheckpointError, OSError: the file cannot be read.
@@ -216,7 +216,7 @@ class TopicChanges:
         self._topics.check_writable(f"configure topic {name}")
         check_kind("config", config, TopicConfig)
         with self._context.lock:
-            # A copy, which checks them: what is frozen can be changed by force.
+            # A copy, which checks them: frozen objects can be changed by force.
             self._configure_held(name, dataclasses.replace(config))
 
     def _configure_held(self, name: str, config: TopicConfig) -> None:
@@ -237,7 +237,7 @@ class TopicChanges:
                     writer.configure(config)
                 except LogStoreError as error:
                     failure = failure or error
-                    continue  # its appends go on with the old ones, as `config` says
+                    continue  # its appends keep the old settings, as `config` says
             partition = self._topics.partitions.get(TopicPartition(name, number))
             if partition is not None:
                 partition.config = config
@@ -259,7 +259,7 @@ class TopicChanges:
             return len(self._catalog.numbers[name])
 
     def delete(self, name: str) -> None:
-        """As `Store.delete_topic`.
+        """See `Store.delete_topic`.
 
         1. write into its settings that it is being deleted (commit: opening finishes
         it); 2. rename its directories to ``...-delete`` and sync the store's; 3. forget
@@ -279,7 +279,7 @@ class TopicChanges:
         try:
             delay_ms = self._catalog.settings.config(name).file_delete_delay_ms
         except ConfigError:
-            # Its settings count for nothing else: it can be deleted.
+            # Its settings are used for nothing else: it can be deleted.
             delay_ms = TopicConfig().file_delete_delay_ms
         settings = self._catalog.settings.of(name) or {"partitions": leading(numbers)}
         going = TopicNotFoundError(
@@ -381,11 +381,11 @@ class TopicChanges:
     # ------------------------------------------------------------ for the state
 
     def starts(self) -> dict[TopicPartition, int]:
-        """As `PartitionWriters.starts`."""
+        """See `PartitionWriters.starts`."""
         return self._writers.starts()
 
     def before_cut(self, key: TopicPartition, offset: int) -> None:
-        """As `PublicationJournal.before_cut`."""
+        """See `PublicationJournal.before_cut`."""
         self._journal.before_cut(key, offset)
 
     def identify(
@@ -400,9 +400,9 @@ class TopicChanges:
                 partition.topic_id = topic_id
 
     def _make_durable(self, left: list[TopicPartition]) -> None:
-        """In the background, behind a crash: make the tails of logs durable that were
-        left, also of those that nobody has used since. Otherwise readers that wait for
-        what is durable would wait for somebody to append to the same log."""
+        """In the background, after a crash: make the remaining tails of logs durable,
+        also of logs not used since. Otherwise readers that wait for durable records
+        would wait for the next append to the same log."""
         context, topics, writers = self._context, self._topics, self._writers
         for key in left:
             if context.is_closed or context.is_forked:
@@ -430,7 +430,7 @@ class TopicChanges:
                 left = [] if ownership.is_clean else self._writers.all_keys()
                 ownership.begin(catalog.settings.persist_claim)
                 if left:
-                    # Readers believe the new owner only, from now on.
+                    # From now on, readers trust only the new owner's reports.
                     later = weakly(self._make_durable, left)
                     self._context.scheduler.call_later(_TAILS_AFTER_MS, later)
                 dying, catalog.deleted.dying = catalog.deleted.dying, []

@@ -1,4 +1,4 @@
-"""What makes the topics of a store one table: a dataset, and what a notebook shows."""
+"""The topics of a store as one table: a dataset, and the view in a notebook."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def dataset_of(
     threads: int | None,
     options: ReadOptions,
 ) -> pyarrow.dataset.Dataset:
-    """As `Store.to_dataset`."""
+    """See `Store.to_dataset`."""
     wanted = _Choice(topics)
     wanted.among(store.topics())
 
@@ -82,7 +82,7 @@ class _Choice:
             check_kind("topics", name, str)
 
     def among(self, names: Iterable[str]) -> list[str]:
-        """Those of some names that are chosen, in their order.
+        """Names that are chosen among `names`, in their order.
 
         Raises:
             TopicNotFoundError: one that is no pattern is not among them.
@@ -101,7 +101,7 @@ class _Choice:
         ]
 
 
-# A name with one of these is a pattern: topics have none of them in their names.
+# A name with one of these is a pattern: names of topics cannot contain them.
 _PATTERN: Final = re.compile(r"[*?\[]")
 
 
