@@ -364,7 +364,7 @@ def _print_all(printer: Printer, listed: Sequence[Listed], sort: str | None) -> 
             print_table(printer, columns, rows)
 
 
-def _about_members(stores: Iterable[logstore.types.ConsumerGroups]) -> Iterator[str]:
+def about_members(stores: Iterable[logstore.types.ConsumerGroups]) -> Iterator[str]:
     """Notes on the members of a store for an operator."""
     for group in (group for found in stores for group in found):
         for member in group.members:
