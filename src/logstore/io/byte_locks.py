@@ -85,7 +85,7 @@ class ByteLocks:
             kind, _, start, length, _ = FLOCK.unpack(answer)
             if kind == fcntl.F_UNLCK:
                 continue
-            # One lock of those in the range, which may reach beyond it; 0: to the end.
+            # One of the locks in the range, which may reach beyond it; 0: to the end.
             low = max(start, first)
             high = min(start + length, stop) if length else stop
             found += range(low, high)
