@@ -119,11 +119,11 @@ class OffsetMap:
 
     @property
     def end_offset(self) -> int:
-        """It knows the keys of all records from `first_offset` to before this."""
+        """End of the offsets, from `first_offset` on, whose keys it all knows."""
         return int(self.raw.end_offset)
 
     def reached(self, offset: int) -> None:
-        """There is no record before an offset that it does not know."""
+        """Note that it knows all records before an offset."""
         self.raw.end_offset = max(self.raw.end_offset, offset)
 
 

@@ -429,7 +429,7 @@ class ArrowRows:
         return int(self._columns[name].apart)
 
     def fill(self, decoder: Decoder, data: Any, first: int, count: int) -> int:
-        """Append records of a decoder whose positions are in `data`, as far as there is
+        """Append records of a decoder whose positions are in `data`, while there is
         room; return how many."""
         taken = int(lib.ls_fill_rows(decoder.arrays.raw, first, count, data, self._raw))
         if taken < 0:

@@ -1,7 +1,7 @@
 /*
  * ls_compact.c - what compaction leaves of batches: which of their records stay, and the batches made of those.
  *
- * Offsets never change.  A batch of which all stays is copied byte for byte; another is written again with the same
+ * Offsets never change.  A batch that stays whole is copied byte for byte; another is written again with the same
  * offsets, timestamps, producer and epoch.  Compression is the caller's.
  *
  * Trusts nothing in the batches that it reads; writes within the capacities.
@@ -256,7 +256,7 @@ static int32_t ls_compact_batch2(const ls_compaction *how, const ls_batch *batch
 
 /* ------------------------------------------------------------------ magic 0 and 1 */
 
-/* Uncompressed messages, some at once, as far as `out` has room for all of them: how many. */
+/* Uncompressed messages, several at once, while `out` has room for all of them: how many. */
 static int64_t ls_compact_messages(const ls_compaction *how, const uint8_t *buf, int64_t size, uint32_t checks,
                                    ls_columns *columns, uint8_t *states, uint8_t *out, int64_t capacity,
                                    int64_t *bytes, ls_walk *walk, ls_compacted *done)

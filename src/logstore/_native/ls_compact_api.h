@@ -44,8 +44,8 @@ int32_t ls_map_payload(ls_offset_map *map, const ls_batch *batch, const uint8_t 
 
 /* The headers of batches of producers (batches with a producer id) in buf[walk->pos, size).  If several of one producer
    follow one another, without a transaction, and without offsets of others between them, the last one stands for all.
-   All batches are checked, also the others: a damaged
-   one may be of a producer, whatever it says.  Takes walk->last_offset and stops as ls_scan_batches. */
+   All batches are checked, also the others: a damaged one may be of a producer, whatever it says.  Takes
+   walk->last_offset and stops as ls_scan_batches. */
 int32_t ls_scan_producers(const uint8_t *buf, int64_t size, uint32_t checks, ls_batch *out, int64_t capacity,
                           ls_walk *walk);
 
@@ -71,8 +71,8 @@ typedef struct ls_compacted {
 enum ls_verdict { LS_VERDICT_KEEP = 1, LS_VERDICT_REMOVE = 2, LS_VERDICT_REWRITE = 3, LS_VERDICT_EMPTY = 4 };
 
 /* Put what stays of the uncompressed batches of buf[walk->pos, size) into `out`, and its size into *bytes.  Stops in
-   front of a compressed batch that must be opened (LS_STOP_COMPRESSED), and when `out` has no room for the bytes that a batch may
-   become (LS_STOP_FULL; error.expected is what it needs).  `columns` and `states` as in ls_map_batches. */
+   front of a compressed batch that must be opened (LS_STOP_COMPRESSED), and when `out` has no room for the bytes that a
+   batch may become (LS_STOP_FULL; error.expected is what it needs).  `columns` and `states` as in ls_map_batches. */
 int32_t ls_compact_batches(const ls_compaction *how, const uint8_t *buf, int64_t size, uint32_t checks,
                            ls_columns *columns, uint8_t *states, uint8_t *out, int64_t capacity, int64_t *bytes,
                            ls_walk *walk, ls_compacted *done);

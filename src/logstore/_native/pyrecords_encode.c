@@ -14,7 +14,7 @@ static int pyrecords_is_column(PyObject *object)
     return PyList_CheckExact(object) || PyTuple_CheckExact(object);
 }
 
-/* Whether the columns of a call, of which the first one is there, are lists or tuples; and as such. */
+/* Read the columns of a call, of which the first is not None: 1 if all are lists or tuples or None, else 0. */
 static int pyrecords_columns_of(PyObject *const columns[3], pyrecords_lists *lists)
 {
     for (int i = 0; i < 3; i++) {

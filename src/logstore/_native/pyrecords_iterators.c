@@ -178,7 +178,7 @@ typedef struct {
     int is_running;
 } pyrecords_flattened;
 
-/* To give way: at most this number of pauses of this length, while which one thread after the other can get the lock. */
+/* To give way: at most this number of pauses of this length, in which one thread after the other can get the lock. */
 enum { GIVE_WAY_PAUSES = 10, GIVE_WAY_NS = 20000 };
 
 /*

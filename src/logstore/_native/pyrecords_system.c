@@ -3,10 +3,9 @@
  * functions that is bound to an object of the type Files.
  *
  * A method that a subclass of Files has replaced is called as from Python: the methods are handed over once.  All else
- * is called here.  So a test that fails
- * a call fails it on the path that every append takes.
+ * is called here.  So a test that fails a call fails it on the path that every append takes.
  *
- * To a step of which all calls are made here, the interpreter lock is all the protection it needs.  A method in Python
+ * A step whose calls are all made here needs no protection but the interpreter lock.  A method in Python
  * lets other threads run, and may itself append, close the log or fork: a step that calls one holds the lock of the log
  * (pyrecords_begin_step), as the usual way does, and asks after the call whether it still has it.
  */

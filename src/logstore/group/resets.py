@@ -114,7 +114,7 @@ def reset_offsets(
 
 
 class _Target:
-    """Where to: the arguments `to` and `shift` of `reset_offsets`."""
+    """Target of a reset: the arguments `to` and `shift` of `reset_offsets`."""
 
     def __init__(self, to: object, shift: object) -> None:
         self.time_ms: int | None = None

@@ -181,7 +181,7 @@ def check_topic_name(name: object) -> str:
 
 
 def check_new_topic_name(name: object) -> str:
-    """The same for a topic to be created: some names are reserved."""
+    """Check the name of a topic to create: some names are reserved."""
     checked = check_topic_name(name)
     if checked.startswith(OWN_PREFIX) or checked == "__cluster_metadata":
         raise ConfigError(

@@ -356,7 +356,7 @@ class LockRecord:
         self.abandon()
 
     def abandon(self) -> None:
-        """In the child of a fork: leave the locks to the parent."""
+        """Leave the locks to the parent, in the child of a fork."""
         file, self._file = self._file, None
         if file is not None:
             file.close()

@@ -164,11 +164,11 @@ class FarPlace(ABC):
 
     @abstractmethod
     def request(self, segment: Placed, view: memoryview, pos: int) -> int:
-        """One request: as `Place.read`."""
+        """Read as `Place.read`, by one request."""
 
     @abstractmethod
     def request_index(self, segment: Placed, suffix: str) -> bytes:
-        """One request: as `Place.index_bytes`."""
+        """Read an index as `Place.index_bytes`, by one request."""
 
     def read(
         self,
@@ -216,7 +216,7 @@ class FarPlace(ABC):
         return task.result()
 
     def open_file(self, segment: Placed) -> OpenFile | None:
-        """None: there is no file."""
+        """Return None: a far segment has no local file."""
         return None
 
     def close(self) -> None:

@@ -251,6 +251,6 @@ class Scheduler:
         self._tasks.clear()
 
     def abandon(self) -> None:
-        """In the child of a fork: the thread does not exist there."""
+        """Forget the thread, which does not exist in the child of a fork."""
         self._stopped = True
         self._alive = threading.Lock()

@@ -27,7 +27,7 @@ def begin_call() -> None:
 
 
 def end_call() -> None:
-    """It holds none any more. May be called without `begin_call`."""
+    """Note that the thread holds no reference. `begin_call` need not come before."""
     _inside.discard(threading.get_ident())
 
 

@@ -58,7 +58,7 @@ def stamp_of(info: FileInfo) -> FileStamp:
 
 
 def stamp_bytes(stamp: FileStamp) -> bytes:
-    """The same as `Look` has them, of native.STAMP_BYTES bytes."""
+    """The stamp as `Look` has it, native.STAMP_BYTES bytes."""
     return _STAMP.pack(*stamp)
 
 

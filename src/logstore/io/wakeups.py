@@ -367,6 +367,6 @@ class ServiceThread:
         self.abandon()
 
     def abandon(self) -> None:
-        """In the child of a fork: the thread does not exist there."""
+        """Forget the thread, which does not exist in the child of a fork."""
         self._is_stopped = True
         self._thread = self.wakeups = None

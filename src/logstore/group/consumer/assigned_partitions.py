@@ -95,7 +95,7 @@ class AssignedPartitions:
         return bool(gone or lost or revoked or taken or is_told)
 
     def _have_all(self, wanted: Subscription) -> bool:
-        """Without a group: have all partitions of the topics."""
+        """Take all partitions of the topics, without a group."""
         topics = topics_now(self._place.store)
         keys = {
             TopicPartition(name, number)
@@ -127,7 +127,7 @@ class AssignedPartitions:
         self._unknown.update(wanted.topics)
 
     def _get(self, keys: Sequence[TopicPartition]) -> bool:
-        """Have partitions. Returns whether the callback was called."""
+        """Take partitions. Returns whether the callback was called."""
         for key in keys:
             try:
                 self.readers[key] = self._place.positions.reader(key)
@@ -193,7 +193,7 @@ class AssignedPartitions:
             self._calls.is_open = False
 
     def assign(self, keys: Sequence[TopicPartition]) -> None:
-        """Have these partitions, and no others, without a subscription."""
+        """Take these partitions, and no others, without a subscription."""
         self.unsubscribe()
         readers = {key: self._place.positions.reader(key) for key in keys}
         self._place.have_alone(keys)

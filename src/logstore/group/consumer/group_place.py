@@ -84,7 +84,7 @@ class GroupPlace:
         return member
 
     def have_alone(self, keys: Sequence[TopicPartition]) -> None:
-        """Without a subscription: take partitions in the group, if they are free."""
+        """Take partitions in the group without a subscription, if they are free."""
         member = self.join()
         if member is not None and keys:
             topics = topics_now(self.store, {key.topic for key in keys})

@@ -86,7 +86,7 @@ class OffsetStore(Protocol):
     def committed(
         self, partitions: Sequence[TopicPartition]
     ) -> Mapping[TopicPartition, OffsetAndMetadata]:
-        """The committed offsets of some partitions, as far as there are any."""
+        """The committed offsets of some partitions, if there are any."""
 
     def commit(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], *, durable: bool

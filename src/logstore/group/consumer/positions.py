@@ -72,7 +72,7 @@ class Positions:
     def committed(
         self, keys: Iterable[TopicPartition]
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The committed offsets that count, as far as the group's file was read. An
+        """The valid committed offsets in the part of the group's file that was read. An
         offset that was committed for another topic of the same name does not count.
 
         Raises:
@@ -83,7 +83,7 @@ class Positions:
     def _committed(
         self, keys: Iterable[TopicPartition]
     ) -> dict[TopicPartition, tuple[OffsetAndMetadata, int | None]]:
-        """The same, each with its proof."""
+        """The committed offsets, each with its proof."""
         keys = list(keys)
         if self._file is None:
             raise ConfigError(
@@ -252,7 +252,7 @@ class Positions:
             reader.seek(reader.log.readable_end())
 
     def seek_to_time(self, reader: PartitionReader, timestamp_ms: int) -> None:
-        """To the first record since a time, or to the end."""
+        """Move to the first record since a time, or to the end."""
         offset = reader.partition.offset_for_time(timestamp_ms)
         reader.seek(reader.log.readable_end() if offset is None else offset)
 

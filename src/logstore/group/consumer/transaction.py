@@ -87,7 +87,7 @@ def identity_of(group: str) -> str:
 
 
 def identity_of_file(name: str) -> str:
-    """The same from the name of the group's file."""
+    """The identity of a group, from the name of its file."""
     return GROUP_IDENTITY + name.removeprefix(layout.GROUP_PREFIX)
 
 
@@ -233,11 +233,11 @@ class Inputs(Protocol):
     """The consumer of a transaction, as the transaction needs it."""
 
     def begin_commit(self) -> dict[TopicPartition, tuple[Positioned, int | None]]:
-        """The positions to be published, each with the offset that was committed
-        before, as far as the consumer knows. It has checked that it has them."""
+        """The positions to publish, each with the offset that was committed
+        before, if the consumer knows it. It has checked that it holds them."""
 
     def published(self, positions: Mapping[TopicPartition, Positioned]) -> None:
-        """These are published now."""
+        """Note that these positions are published now."""
 
     def settle(self) -> None:
         """If the transaction has ended, and not by a commit, deliver its input

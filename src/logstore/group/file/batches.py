@@ -99,7 +99,7 @@ class Batches:
         return key
 
     def batch(self, items: Sequence[Item], offset: int) -> bytes:
-        """One batch of some records, the first of which has an offset."""
+        """One batch of some records; the first gets `offset`."""
         now_ms = self._files.now_ms()
         if len(items) == 1 and items[0][2] is None:
             key, value, _ = items[0]

@@ -61,7 +61,7 @@ class Rest(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """Why they are no whole batch."""
+        """Reason why they are no whole batch."""
         if self.damage is None:
             return "a batch is cut off"
         unknown = "a batch of an unknown format: " if self.damage.unsupported else ""
@@ -114,7 +114,7 @@ def may_be_torn(tail: bytes, offset: int) -> bool:
 
 
 def whole_batch(data: bytes) -> int | None:
-    """Where a whole batch of magic 2 begins, after the first byte; None: nowhere."""
+    """Position of a whole batch of magic 2, after the first byte; None: not found."""
     for at, is_whole in possible_batches(data, native.pointer(data)):
         if is_whole and at and data[at + MAGIC_POS] == 2:
             return at

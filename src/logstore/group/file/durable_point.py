@@ -23,7 +23,7 @@ _BYTES: Final = _NEWER_AT - _DURABLE_AT + _POINT_BYTES
 
 
 class FileId(NamedTuple):
-    """Which file a durable point is of. A number comes again after its file is gone.
+    """Identity of a durable point's file. An inode is reused after its file is gone.
 
     Attributes:
         inode: its number; 0: none.

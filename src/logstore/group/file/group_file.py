@@ -92,11 +92,11 @@ class GroupFile:
 
     @property
     def state(self) -> GroupState:
-        """The members and the table, as far as the file was read."""
+        """The members and the table, in the part of the file that was read."""
         return self._records.state
 
     def committed(self, one: TopicPartition) -> OffsetCommit | None:
-        """The committed offset of a partition, as far as the file was read.
+        """The committed offset of a partition, in the part of the file that was read.
 
         Raises:
             CorruptCheckpointError: that record is malformed.

@@ -82,7 +82,7 @@ class SlotInfo(NamedTuple):
         slot: its number.
         process: which process it is.
         since_ms: when it joined, Unix milliseconds.
-        polled_ms: when it polled last, as far as it has written it down: at least once
+        polled_ms: when it polled last, by its own record, written at least once
             in a tenth of `interval_ms`.
         polled_at_ms: the same by `clock_ms`; None: it does not say (an earlier
             version).

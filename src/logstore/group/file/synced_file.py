@@ -92,8 +92,8 @@ class SyncedFile(AppendFile):
             raise
 
     def doubt(self, shared: SharedPoint) -> None:
-        """A sync has failed. All members know it: to none of them another sync says
-        anything about this one's bytes."""
+        """A sync has failed. All members learn it: another sync that succeeds would
+        prove nothing to them about the bytes of this one."""
         self.is_doubtful = True
         with contextlib.suppress(StorageError):
             shared.doubt(self.id)

@@ -187,8 +187,8 @@ class SyncedFiles:
 
 
 class AppendCalls:
-    """The calls of an append to a file, in this order: steps `before` it; the look
-    whether the file is unchanged; the write; steps `between`; the sync; steps
+    """The calls of an append to a file, in this order: steps `before` it; the check
+    that the file is unchanged; the write; steps `between`; the sync; steps
     `after` it. Each is made if the one before has had the result that it must have.
 
     Args:

@@ -397,7 +397,7 @@ def read_state(directory: Directory, name: str) -> dict[str, Any] | None:
 def read_growing(
     directory: Directory, name: str
 ) -> tuple[dict[str, Any], FileEnd] | None:
-    """The same, and where the entries end that make it up, for `read_changes`."""
+    """A state file as `read_state`, and the end of its entries, for `read_changes`."""
     data = state_bytes(directory, name)
     if data is None:
         return None
@@ -524,7 +524,7 @@ def _check_readable(directory: Directory, name: str, data: bytes) -> None:
 def write_prepared(
     directory: Directory, name: str, text: str, *, in_place: bool = False
 ) -> bytes:
-    """The same, with JSON text in the form that `state_text` makes. Returns the bytes
+    """Replace a state file by JSON text as `state_text` makes it. Returns the bytes
     of the file.
 
     Args:

@@ -87,7 +87,7 @@ class Cuts(NamedTuple):
         return {offset for _, offset in self.rows}
 
     def after(self, offset: int, now_ms: int = 0, *, is_return: bool = False) -> Cuts:
-        """These, and one more that removes all records from `offset` on.
+        """These cuts, and one more that removes all records from `offset` on.
 
         Args:
             now_ms: lower bound of the serial, a time. If an earlier state of a log was

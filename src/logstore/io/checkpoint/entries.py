@@ -53,7 +53,7 @@ _GROWTH_BYTES_MIN: Final = 64 << 10
 
 
 class FileEnd(NamedTuple):
-    """Where the valid entries of a state file end.
+    """End of the valid entries of a state file.
 
     Attributes:
         first: bytes of the first entry.

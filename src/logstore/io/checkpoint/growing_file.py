@@ -91,7 +91,7 @@ class GrowingFile:
 
     @property
     def end(self) -> FileEnd | None:
-        """Where its entries end; None: that is not known."""
+        """End of its entries; None: unknown."""
         return self._end
 
     def cut_to(self, end: FileEnd) -> bool:

@@ -348,7 +348,7 @@ class ProcessFile:
         self.abandon()
 
     def abandon(self) -> None:
-        """In the child of a fork: leave the files to the parent."""
+        """Leave the files to the parent, in the child of a fork."""
         self._file.close()
         self._answers.close()
 
@@ -631,7 +631,7 @@ class ServedProcess:
         self.give_back(slot)
 
     def give_back(self, slot: Slot) -> None:
-        """The same; it may also be taken again."""
+        """Unlock a request, which may also be taken again."""
         if self._held.get(slot.place) == slot.number:
             del self._held[slot.place]
             with contextlib.suppress(OSError):
@@ -654,6 +654,6 @@ class ServedProcess:
         self.abandon()
 
     def abandon(self) -> None:
-        """In the child of a fork: leave the locks to the parent."""
+        """Leave the locks to the parent, in the child of a fork."""
         self._file.close()
         self._answers.close()

@@ -3,7 +3,7 @@ remembered publications, and the ends of the logs that are published to.
 
 A publication appends an entry with the ends of its logs, unless the journal has them;
 then the records to the logs; then an entry with the bytes it has put into each log, the
-new ends, and what is remembered. The logs and the journal are synced at once. The
+new ends, and what is remembered. The logs and the journal are synced together. The
 seal of the entry, which is written then, is the commit for readers. So several
 publications to the same partitions cost one entry each. The end of a log stays in the
 journal until something else is appended to the log (`release`).
@@ -182,7 +182,7 @@ class PublicationJournal:
         return self.ledger().entries()
 
     def ledger(self) -> Ledger:
-        """The same, not copied: it changes with the next publication. Raises: as
+        """The ledger itself, no copy: it changes with the next publication. Raises: as
         `published`."""
         with self._lock:
             return self._known().ledger
@@ -253,14 +253,14 @@ class PublicationJournal:
             self._write(bases, changes)
 
     def _bases_after(self, spans: Spans) -> dict[TopicPartition, int | None]:
-        """Where logs end after a publication; None: the oldest ones are taken out."""
+        """Ends of logs after a publication; None: the oldest ones are taken out."""
         older = [key for key in self._known().bases if key not in spans]
         surplus = max(len(older) + len(spans) - _BASES_MAX, 0)
         ends = {key: span.end for key, span in spans.items()}
         return {**ends, **dict.fromkeys([*older, *spans][:surplus])}
 
     def has_committed(self, bases: Mapping[TopicPartition, int]) -> bool:
-        """Whether a publication is committed, of which `begin` has recorded these. The
+        """Whether a publication whose ends `begin` recorded (`bases`) is committed. The
         end of a log that was deleted since is forgotten, and says nothing.
 
         Raises:

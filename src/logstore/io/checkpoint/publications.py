@@ -74,7 +74,7 @@ class Journal(NamedTuple):
 
     @classmethod
     def of(cls, value: Mapping[str, Any]) -> Journal:
-        """From the fields of the first entry, which were checked."""
+        """Build it from the checked fields of the first entry."""
         empty = cls(value["generation"], {}, {})
         if value["version"] >= FIRST_JOURNAL_VERSION:
             return empty.after([value])
@@ -91,7 +91,7 @@ class Journal(NamedTuple):
         return self if self.pending is None else self.after([self.pending])
 
     def without_pending(self) -> Journal:
-        """Without it: it does not count."""
+        """Drop the pending entry: it does not count."""
         return self._replace(pending=None)
 
     def after(self, entries: Iterable[Mapping[str, Any]]) -> Journal:
@@ -263,8 +263,8 @@ class Publications:
         return journal
 
     def journal_for(self, ownership: Ownership) -> Journal | None:
-        """The same, as what is remembered counts for readers. Since the machine was
-        started again, that may be with the entry that has no seal: a power failure
+        """The journal as it counts for readers. Since the machine was
+        started again, the entry without a seal may count: a power failure
         takes a seal that was not synced. Then it counts if every log has the bytes that
         it names. Raises: as `journal`."""
         journal = self.journal()
@@ -355,7 +355,8 @@ class Publications:
         return self.published_with(journal)
 
     def published_with(self, journal: Journal | None) -> dict[str, Entry]:
-        """The same, with the changes of this journal. Raises: as `published`."""
+        """The published entries, with the changes of this journal. Raises: as
+        `published`."""
         value = checkpoints.read_state(self._root, layout.PUBLISHED)
         entries = {} if value is None else _entries_of(value)
         for identity, entry in journal.changes.items() if journal is not None else ():

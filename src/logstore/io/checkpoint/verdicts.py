@@ -154,7 +154,7 @@ class Verdicts(NamedTuple):
         return self._replace(closed=closed)
 
     def __bool__(self) -> bool:
-        """Whether the partition is damaged, as far as is recorded."""
+        """Whether damage of the partition is recorded."""
         return bool(self.rows or self.fault)
 
     def says_closed(self, store_epoch: str, active: Mapping[str, int] | None) -> bool:

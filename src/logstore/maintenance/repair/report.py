@@ -81,5 +81,5 @@ class RepairReport:
         return not self.remaining
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as plain values, for JSON."""
+        """The report as plain values, for JSON."""
         return {"ok": self.ok, **dataclasses.asdict(self)}

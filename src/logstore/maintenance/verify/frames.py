@@ -75,7 +75,7 @@ class LogFrame:
         return self.head[FRAME_BYTES - 1]
 
     def read(self) -> bytes:
-        """All of its bytes.
+        """Read all of its bytes.
 
         Raises:
             StorageError: they cannot be read.

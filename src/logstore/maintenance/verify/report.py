@@ -109,7 +109,7 @@ class VerifyReport:
         return not self.problems
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as plain values, for JSON."""
+        """The report as plain values, for JSON."""
         return {"ok": self.ok, **dataclasses.asdict(self)}
 
 
