@@ -21,9 +21,8 @@ int32_t ls_sys_sync(int32_t fd)
 #endif
 }
 
-/* At most this number of threads, one for each further five files, sync along with the caller.  For a few files none is
-   worth its start: the disk has begun with all of them, and the first sync commits the file system's journal for the
-   rest. */
+/* At most this number of threads, one for each further five files, sync along with the caller.  For few files none is
+   worth its start: the disk has begun with all of them, and the first sync commits the file system's journal for all. */
 #define LS_SYS_SYNC_THREADS 3
 #define LS_SYS_SYNC_FILES 5
 

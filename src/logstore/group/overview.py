@@ -92,7 +92,7 @@ class ConsumerGroup(GroupRows):
         state_ms: since when this generation is, in Unix ms; -1: unknown.
         members: by slot.
         partitions: committed offsets, and partitions assigned to members, by topic
-            and number. `end` is missing also if the offset is invalid: the topic was
+            and number. `end`: None also if the offset does not count: the topic was
             made again since, or the log was cut below it and has grown.
     """
 

@@ -33,7 +33,7 @@ _READ_BYTES: Final = 1 << 20
 
 
 class Point(NamedTuple):
-    """How much of which file was appended, or must be durable.
+    """End of the bytes in a file that were appended, or must be durable.
 
     Attributes:
         file: its device and inode; None: there is no file.

@@ -17,16 +17,16 @@ IDENTITIES_MAX: Final = 10_000
 # Fewer of them, if all entries together would take more than this in the file, which
 # must stay readable (`STATE_BYTES_MAX`); the rest is for the ends of logs.
 LEDGER_BYTES_MAX: Final = 60 << 20
-# Bytes that the pinned ones may take; the rest is for identities that publish now.
+# Most bytes of the pinned ones; the rest is for identities that publish now.
 PINNED_BYTES_MAX: Final = 56 << 20
-# Bytes that an entry takes at most, besides its texts.
+# Most bytes of an entry, besides its texts.
 _ENTRY_BYTES: Final = 100
 
 
 # A request of a process that was carried out: its number, and (topic, partition, first
 # offset, end) of its records.
 Call: TypeAlias = "tuple[int, tuple[tuple[str, int, int, int], ...]]"
-# Calls of a process that are remembered: no more of its requests wait.
+# Most calls of a process that are remembered: it has no more waiting requests.
 CALLS_MAX: Final = 64
 # The identities of processes that hand in begin so.
 PROCESS_IDENTITY: Final = "process:"

@@ -151,7 +151,7 @@ class PartitionView(HeaderFacts):
 
 @dataclasses.dataclass(slots=True)
 class TopicView:
-    """One topic; `settings` have the values other than the defaults, None if the
+    """One topic; `settings` have the values that differ from the defaults, None if the
     directory does not have them (a broker keeps them in its cluster's metadata)."""
 
     name: str
@@ -207,9 +207,9 @@ class MemberView:
 
     Attributes:
         process: its id; -1 for a client of a broker.
-        name: how people call it: ``process 123``, or the client and its host.
+        name: its display name: ``process 123``, or the client and its host.
         has_ended: the process has ended, and a child of it holds its locks.
-        stuck_ms: for so long more than it may it has not polled; -1: it is not stuck,
+        stuck_ms: for how long beyond its limit it has not polled; -1: not stuck,
             or is a client of a broker.
         partitions: the names of its partitions.
     """

@@ -79,7 +79,7 @@ class Gap(NamedTuple):
 
     Attributes:
         position, end: of these bytes.
-        kind, reason: why the first of them are no batch.
+        kind, reason: the fault of the first of them.
         first: the first offset that is not read.
         following: the first offset after them; None: unknown.
         is_contradicted: whether they follow a batch that jumps ahead, and `following`
