@@ -22,7 +22,7 @@ int32_t ls_sys_sync(int32_t fd)
 }
 
 /* At most this number of threads, one for each further five files, sync along with the caller.  For few files none is
-   worth its start: the disk has begun with all of them, and the first sync commits the file system's journal for all. */
+   worth its start: the disk has begun with all of them, and the first sync commits the file system journal for all. */
 #define LS_SYS_SYNC_THREADS 3
 #define LS_SYS_SYNC_FILES 5
 
