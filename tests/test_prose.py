@@ -37,16 +37,16 @@ def test_prose_is_plain(kind: str) -> None:
 # (turns in 1,000 words, turns and phrases, docstrings with a bad first word): no room
 # gets worse. The goal is 3, 4 and 0.
 CEILINGS = {
-    "C": (6.9, 17.3, 0),
-    "_native": (5.4, 9.1, 18),
+    "C": (0.1, 0.1, 0),
+    "_native": (0.0, 0.0, 0),
     "aio": (0.0, 0.0, 0),
     "broker": (4.2, 7.4, 9),
     "cli": (4.3, 4.6, 6),
     "connector": (5.3, 7.6, 21),
-    "group": (6.8, 11.4, 15),
-    "io": (6.8, 10.2, 37),
+    "group": (0.5, 0.8, 0),
+    "io": (0.1, 0.2, 0),
     "log": (0.1, 0.2, 0),
-    "maintenance": (6.4, 8.6, 17),
+    "maintenance": (1.1, 1.4, 4),
     "record": (0.2, 0.2, 0),
     "root": (3.3, 5.4, 5),
     "store": (0.2, 0.3, 0),

@@ -20,7 +20,7 @@ from logstore._native.core import (
     native_error,
 )
 
-# The fields of `ls_batch`, which are those of `BatchHeader`, and four bytes of padding.
+# The fields of `ls_batch`, the same as in `BatchHeader`, and four bytes of padding.
 _BATCH: Final = struct.Struct("=7q4iI6i4x")
 
 
@@ -117,7 +117,7 @@ def seek_batch(
 ) -> Scan:
     """Walk to the first batch whose last offset is at or after `offset`.
 
-    If it was found, `headers` has it, `stop` is `STOP_OFFSET`, `pos` is where it begins
+    If it was found, `headers` has it, `stop` is `STOP_OFFSET`, `pos` is its beginning
     and `last_offset` that of the batch before.
     """
     batch = ffi.new("ls_batch *")
@@ -136,10 +136,10 @@ def find_contradicted(
     last_offset: int,
     following: int = OFFSET_UNKNOWN,
 ) -> Scan:
-    """Walk by the frames alone to the first batch whose offsets the batch behind it
+    """Walk by the frames alone to the first batch whose offsets the batch after it
     contradicts: `stop` is `STOP_OFFSET` there.
 
-    The stop is `STOP_FULL` before the last whole batch if the offset behind it is
+    The stop is `STOP_FULL` before the last whole batch if the offset after it is
     neither in data[pos, size) nor given as `following`.
     """
     walk = ffi.new("ls_walk *", {"pos": pos, "last_offset": last_offset})

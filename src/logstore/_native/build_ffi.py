@@ -95,7 +95,7 @@ _SANITIZERS = {"1": "address,undefined", "thread": "thread"}
 
 
 def compile_args() -> list[str]:
-    """Flags for our files and cffi's; ls_internal.h has those for our files only."""
+    """Flags for our files and cffi's; ls_internal.h has the ones for our files only."""
     args = ["-std=c11", "-Wall", "-Wextra", "-Wvla", "-fvisibility=hidden"]
     # cffi's glue has functions that do not use `self`.
     args += ["-Wno-unused-parameter", "-Wno-missing-field-initializers"]

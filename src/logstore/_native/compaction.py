@@ -52,7 +52,7 @@ def _words(secret: bytes) -> Any:
 
 
 def _memory(size: int) -> mmap.mmap:
-    """So much memory of the system, or what it has of it: a half, a quarter, and so on.
+    """Memory of this size, or what the system grants: a half, a quarter, and so on.
 
     Raises:
         MemoryError: it has not even that of the smallest map.
@@ -93,7 +93,7 @@ class OffsetMap:
         keys: the most that there can be.
         bytes_max: of memory; there is always room for some keys.
         secret: `SECRET_BYTES` random bytes.
-        classes, class_number: only the keys of one of so many classes.
+        classes, class_number: only the keys of one class, of this number of classes.
         """
         wanted = min(int(keys / _LOAD_MAX) + 2, bytes_max // MAP_SLOT_BYTES, _SLOTS_MAX)
         slots = max(wanted, _SLOTS_MIN)
@@ -119,11 +119,11 @@ class OffsetMap:
 
     @property
     def end_offset(self) -> int:
-        """It knows the keys of all records from `first_offset` to before this."""
+        """End of the offsets, from `first_offset` on, whose keys it all knows."""
         return int(self.raw.end_offset)
 
     def reached(self, offset: int) -> None:
-        """There is no record before an offset that it does not know."""
+        """Note that it knows all records before an offset."""
         self.raw.end_offset = max(self.raw.end_offset, offset)
 
 
@@ -256,7 +256,7 @@ class Compaction:
 
     @property
     def memory_bytes(self) -> int:
-        """Of memory: the map, and the columns."""
+        """Bytes of memory: the map, and the columns."""
         return self.map.bytes + self._capacity * 33
 
     @property
@@ -398,12 +398,12 @@ class Compaction:
 def scan_producers(
     data: Any, size: int, *, pos: int, last_offset: int, checks: int
 ) -> Scan:
-    """Headers of batches of producers; all batches are checked. Of those of one
-    producer that follow one another, without a transaction, and without offsets of
-    others between them, only the last one.
+    """Headers of batches of producers; all batches are checked. If batches of one
+    producer follow one another, without a transaction, and without offsets of
+    others between them, only the last one is returned.
 
     Args:
-        pos, last_offset: behind a batch, and its last offset.
+        pos, last_offset: the end of a batch, and its last offset.
     """
     out = allocate("ls_batch[]", _PRODUCERS)
     walk = ffi.new("ls_walk *", {"pos": pos, "last_offset": last_offset})

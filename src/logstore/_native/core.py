@@ -237,7 +237,7 @@ class BufferPool:
             self._free.append(memory)
 
     def close(self) -> None:
-        """Keep nothing from now on; buffers in use stay as they are."""
+        """Keep nothing from now on; buffers in use stay valid."""
         self._is_open = False
         self._free.clear()
 

@@ -49,7 +49,7 @@ _CALLED: Final = (
 
 
 def connect_core(**others: int) -> None:
-    """Tell the module `_records` where the functions of the core are.
+    """Give the module `_records` the addresses of the core's functions.
 
     Args:
         others: for tests: addresses of functions that take the place of some.
@@ -70,7 +70,7 @@ class RecordArrays:
     (``ls_columns``).
 
     Invariant: all arrays have `capacity` places, and `raw` points to them. Without
-    headers, `header_pos` and `header_count` are None.
+    headers, `header_pos` and `header_count` have the value None.
     """
 
     __slots__ = (
@@ -125,7 +125,7 @@ class RecordArrays:
             setattr(raw, name, array)
 
     def grow(self, needed: int) -> None:
-        """Make room for at least `needed` records in place of those that are there."""
+        """Make room for at least `needed` records in place of the present ones."""
         self._allocate(max(needed, self.capacity) * 2)
 
 
@@ -195,7 +195,7 @@ class Decoder:
         *,
         with_columns: bool,
     ) -> int:
-        """As `decode`, of all records, and compare the indexes with their batches.
+        """Decode all records as `decode`, and compare the indexes with their batches.
         Without columns the records are only checked and counted."""
         walk = self._walk
         columns = self.arrays.raw if with_columns else self._counted
@@ -307,7 +307,7 @@ def decoded_records(
 def decoded_records(
     columns: Columns, topic: str | None = None, partition: int = 0
 ) -> Iterator[Any]:
-    """The records of decoded columns, which must stay as they are until the iterator
+    """The records of decoded columns, which must not change until the iterator
     has ended. Each is made when it is asked for; with a topic, as a `TopicRecord`."""
     decoder, base, owner, size, _ = columns
     d = decoder.arrays
@@ -429,7 +429,7 @@ class ArrowRows:
         return int(self._columns[name].apart)
 
     def fill(self, decoder: Decoder, data: Any, first: int, count: int) -> int:
-        """Append records of a decoder whose positions are in `data`, as far as there is
+        """Append records of a decoder whose positions are in `data`, while there is
         room; return how many."""
         taken = int(lib.ls_fill_rows(decoder.arrays.raw, first, count, data, self._raw))
         if taken < 0:

@@ -146,7 +146,7 @@ class Rows:
 
     @property
     def address(self) -> int:
-        """Of the columns, for `PreparedAppend.append_rows`."""
+        """Address of the columns, for `PreparedAppend.append_rows`."""
         return int(ffi.cast("uintptr_t", self._raw))
 
     @property
@@ -170,7 +170,7 @@ class Rows:
         return int(lib.ls_first_null(lengths, self.count))
 
     def set_time(self, now_ms: int) -> None:
-        """Set the time of the records that have none of their own."""
+        """Set the time of the records without a timestamp."""
         self._raw.timestamp_all = now_ms
         for index in self._untimed:
             self._raw.timestamp[index] = now_ms

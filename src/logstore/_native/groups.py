@@ -1,4 +1,4 @@
-"""The bytes that a commit of a consumer group writes, made from those of the commit
+"""The bytes that a commit of a consumer group writes, made from the bytes of the commit
 before (``ls_group.c``)."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class CommitBatch:
     Args:
         data: the batch: magic 2, not compressed, one record without headers.
         offset_pos, time_pos: where the offset and the time of the commit stand in it.
-        proof_pos: the same of the proof; 0: it has none.
+        proof_pos: the same of the proof; 0: the record has no proof.
 
     Raises:
         ValueError: one of them is outside of the records.
@@ -53,7 +53,7 @@ class CommitBatch:
 
 
 class PointBytes:
-    """One place of a durable point, as it is written: the same bytes for each size of
+    """One place of a durable point, in its stored form: the same bytes for each size of
     the file, so that a prepared write of them stays prepared.
 
     Attributes:

@@ -8,7 +8,7 @@ order below), and nothing is logged while a lock is held (`logger` here).
 The order is that of the ranks (docs/design.md, "Locks"): a thread that holds a lock
 waits only for locks of a higher rank. A call from inside another call that needs a
 lower rank, or the same rank while another thread holds that lock, is refused with
-`ReentrantCallError`. Each store is a group of its own, with its own order.
+`ReentrantCallError`. Each store is a separate group, with its own order.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def new_group() -> int:
 
 
 class Wakeable(Protocol):
-    """What `Signal.add` takes. `release` is called once, by any thread, also under the
-    lock of a log: it takes none, waits for nothing, and raises nothing but
+    """An object that `Signal.add` takes. `release` is called once, by any thread, also
+    under the lock of a log: it takes none, waits for nothing, and raises nothing but
     `RuntimeError`, which is ignored."""
 
     def release(self) -> None: ...
@@ -148,7 +148,7 @@ _ALIVE_S: Final = 0.001
 
 def wait_for_end(thread: threading.Thread) -> None:
     """Wait until a thread has ended. It may be called again after an interrupt, which
-    comes out as it is.
+    is raised unchanged.
 
     An interrupt misleads `Thread.join` of CPython before 3.13: the next call returns at
     once, though the thread is alive, or, after two interrupts, never. Each thread takes

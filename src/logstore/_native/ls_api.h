@@ -33,7 +33,7 @@ enum ls_status {
 /* Why a walk over batches came to an end without an error. */
 enum ls_stop {
     LS_STOP_END = 1,        /* the limit was reached where a batch ends */
-    LS_STOP_PARTIAL = 2,    /* the last batch goes on past the limit (or fewer than 18 bytes are left) */
+    LS_STOP_PARTIAL = 2,    /* the last batch reaches past the limit (or fewer than 18 bytes are left) */
     LS_STOP_ZEROS = 3,      /* the next header is all zero: preallocated or torn, never a record */
     LS_STOP_FULL = 4,       /* the output is full; call again with the same walk */
     LS_STOP_COMPRESSED = 5, /* the next batch is compressed: the caller decompresses it */
@@ -48,17 +48,17 @@ enum ls_check {
     LS_CHECK_CRC = 1,   /* checksums of batches (and of the inner messages of wrappers) */
     LS_CHECK_ORDER = 2, /* offsets increase from batch to batch */
     LS_CHECK_GAPLESS = 4, /* with LS_CHECK_ORDER: each batch begins where the one before ended (a wrapper, whose
-                             first offset is not known here, behind it) */
+                             first offset is not known here, after it) */
     LS_CHECK_EPOCH = 8 /* the leader epoch of a batch of magic 2, which no checksum covers, is 0 */
 };
 
-/* ls_walk.last_offset where it is not known, so that the first batch is taken as it is. */
+/* ls_walk.last_offset if it is not known: then the first batch is accepted with any offset. */
 enum { LS_OFFSET_UNKNOWN = -2 };
 
 /* The facts of an error; C makes no text. */
 typedef struct ls_error {
     int64_t pos;      /* where the bad batch begins in the buffer */
-    int64_t offset;   /* its base offset as stored (rumour where the CRC failed); -1 unknown */
+    int64_t offset;   /* its base offset as stored (unreliable if the CRC failed); -1 unknown */
     int64_t expected;
     int64_t found;
     int32_t status;   /* enum ls_status */
@@ -67,7 +67,7 @@ typedef struct ls_error {
 
 /* ------------------------------------------------------------------ checksums */
 
-/* HARDWARE is the best that this machine has, mixed where that pays (ls_crc.c); the others are parts of it alone:
+/* HARDWARE is the best that this machine has, mixed if that is faster (ls_crc.c); the others are parts of it alone:
    carry-less multiplication of 16 bytes (NARROW) and of 32 (DOUBLE), and CRC-32C's own instruction on x86-64. */
 enum ls_crc_path {
     LS_CRC_PORTABLE = 1,
@@ -80,7 +80,7 @@ enum ls_crc_path {
 /* Continue `crc` (0 to begin) over `size` bytes; same convention as zlib.crc32. */
 uint32_t ls_crc32(uint32_t crc, const uint8_t *data, int64_t size);
 uint32_t ls_crc32c(uint32_t crc, const uint8_t *data, int64_t size);
-/* The same on one path, for tests; *ok is 0 where this machine has no such path. */
+/* The same on one path, for tests; *ok is 0 if this machine has no such path. */
 uint32_t ls_crc32_path(int32_t path, uint32_t crc, const uint8_t *data, int64_t size, int32_t *ok);
 uint32_t ls_crc32c_path(int32_t path, uint32_t crc, const uint8_t *data, int64_t size, int32_t *ok);
 /* CRC-32 of `count` pieces of a buffer, as the messages of a run: size[i] bytes, 4 or more, at pos[i].  For tests. */
@@ -121,8 +121,8 @@ typedef struct ls_batch {
     int32_t pad;
 } ls_batch;
 
-/* Where a walk stands.  Set `pos` and `last_offset` (of the batch before; base offset - 1 for none) and
-   pass it again to go on; `error` is filled when a negative status is returned, and `pos` then
+/* Position of a walk.  Set `pos` and `last_offset` (of the batch before; base offset - 1 if there is no batch) and
+   pass it again to continue; `error` is filled when a negative status is returned, and `pos` then
    stays at the bad batch. */
 typedef struct ls_walk {
     int64_t pos;
@@ -140,12 +140,12 @@ int32_t ls_scan_batches(const uint8_t *buf, int64_t size, uint32_t checks,
                         ls_batch *out, int64_t capacity, ls_walk *walk);
 
 /* Walk to the first batch that ends at `offset` or above: *last is that batch, `walk` stays before it, and the stop is
-   LS_STOP_OFFSET.  If there is none, *last is the last whole batch, if walk->batches is not 0.  For the offset
-   INT64_MAX, which is nobody's, there is none, whatever the headers say. */
+   LS_STOP_OFFSET.  If no batch does, *last is the last whole batch, if walk->batches is not 0.  No batch ends at the
+   offset INT64_MAX, which no record has, whatever the headers say. */
 int32_t ls_seek_batch(const uint8_t *buf, int64_t size, uint32_t checks, int64_t offset, ls_batch *last, ls_walk *walk);
 
-/* Walk by the frames alone, where offsets may have gaps, to the first batch whose offsets the batch behind it
-   contradicts: `walk` stays before that one, and the stop is LS_STOP_OFFSET.  A batch is contradicted if the next one
+/* Walk by the frames alone, for a log that may have gaps, to the first batch whose offsets the next batch
+   contradicts: `walk` stays before it, and the stop is LS_STOP_OFFSET.  A batch is contradicted if the next one
    begins in the gap before it, or in the batch itself; not if there is no gap before it, or it is not known.  The stop is
    LS_STOP_FULL before the last whole batch, if the offset of the next one is not in the buffer and `following`, which
    then counts, is LS_OFFSET_UNKNOWN. */
@@ -161,7 +161,7 @@ enum { LS_HEADERS_MAX = 100000 };
    is, and the records are checked and counted. */
 typedef struct ls_columns {
     int64_t capacity;
-    int64_t count;           /* in: where to begin; out: where it ended */
+    int64_t count;           /* in: first slot to fill; out: slot after the last */
     int64_t *offset;
     int64_t *timestamp;      /* milliseconds; magic 0: -1 */
     int32_t *key_pos;
@@ -191,11 +191,11 @@ int32_t ls_decode_payload(const ls_batch *batch, const uint8_t *payload, int64_t
                           ls_columns *columns, int64_t *base_offset, ls_error *error);
 
 /* Where record `number`, from 0, of the plain record area of a magic 2 batch begins and what it takes, with its length:
-   the records before it are stepped over by their lengths.  LS_E_RECORD where there is no such record. */
+   the records before it are stepped over by their lengths.  LS_E_RECORD if the area has no such record. */
 int32_t ls_locate_record(const uint8_t *area, int64_t size, int64_t number, int64_t *pos, int64_t *bytes);
 
 /* The offset delta of the first of `count` records of such an area whose timestamp delta is not below `delta`; -1 for
-   none.  LS_E_RECORD where a record before it is broken. */
+   none.  LS_E_RECORD if a record before it is broken. */
 int32_t ls_locate_time(const uint8_t *area, int64_t size, int32_t count, int64_t delta, int64_t *offset_delta);
 
 /* Count the records in a decompressed wrapper payload (walks the framing, checks lengths). */
@@ -215,7 +215,7 @@ typedef struct ls_arrow_column {
     uint8_t *views;        /* binary_view: LS_VIEW_BYTES each */
     uint8_t *validity;     /* bits; set = not null; the caller zeroes nothing */
     int64_t nulls;         /* so far */
-    int64_t apart;         /* binary_view: so many are not inline so far */
+    int64_t apart;         /* binary_view: number of values not inline so far */
     int32_t buffer;        /* binary_view: the number of the buffer that they point into */
     int32_t pad;
 } ls_arrow_column;
@@ -268,13 +268,13 @@ typedef struct ls_records {
     ls_slices header_value;
 } ls_records;
 
-/* A binary column of Arrow's, as it came from somebody: nothing of it has been checked. */
+/* A binary column of Arrow's from an untrusted source: no part of it has been checked. */
 typedef struct ls_arrow_binary {
     const uint8_t *validity; /* bitmap, or NULL */
     int64_t validity_bytes;
     const uint8_t *offsets;  /* 32 bit positions, 64 bit where `large`; need not be aligned */
     int64_t offsets_bytes;
-    int64_t data_bytes;      /* of what they point into */
+    int64_t data_bytes;      /* size of the data that they point into */
     int32_t large;
     int32_t pad;
 } ls_arrow_binary;
@@ -310,8 +310,8 @@ typedef struct ls_written {
 int32_t ls_measure(const ls_records *records, int32_t magic, int64_t max_bytes, int64_t *total, ls_error *error);
 
 /* Write records from `cursor` on as uncompressed messages of magic 0 or 1 while they fit into `capacity`
-   bytes, `count_max` at the most; record i gets offset base_offset + i, counted from the record where this call begins.  `attributes`
-   goes into each (codec bits for a wrapper, bit 3 for log append time).  LS_E_NO_SPACE if not even one fits. */
+   bytes, `count_max` at the most; record i gets offset base_offset + i, counted from the first record of this call.
+   `attributes` goes into each (codec bits for a wrapper, bit 3 for log append time).  LS_E_NO_SPACE if none fits. */
 int32_t ls_encode_messages(const ls_records *records, ls_cursor *cursor, int64_t count_max,
                            int32_t magic, int32_t attributes, int64_t base_offset, uint8_t *out, int64_t capacity, ls_written *written);
 
@@ -333,26 +333,26 @@ int32_t ls_assign_offset(uint8_t *buf, const ls_batch *batch, int64_t offset, in
 typedef struct ls_shift {
     int64_t offsets;      /* added to each offset */
     int64_t max_bytes;    /* of a batch: LS_E_TOO_LARGE beyond it (expected: max_bytes, found: its size) */
-    int64_t timestamp;    /* the time of the append; -1: timestamps stay as they are */
-    int32_t stamps_all;   /* 0: only those get it that say of themselves that they have such a time */
-    int32_t leader_epoch; /* of those of magic 2 */
+    int64_t timestamp;    /* the time of the append; -1: timestamps do not change */
+    int32_t stamps_all;   /* 0: only batches marked as log append time get it */
+    int32_t leader_epoch; /* of batches of magic 2 */
     int32_t magic;        /* of all of them; -1: any */
     int32_t pad;
 } ls_shift;
 
-/* Move the offsets of all batches of buf[walk->pos, size) in place, and give those of magic 2 a leader epoch; without
-   a timestamp nothing under a CRC changes.  Each is checked first: checksum, order, and no gap behind
-   walk->last_offset or in a batch, all in the offsets as they were; no attributes but codec and kind of timestamp.
+/* Move the offsets of all batches of buf[walk->pos, size) in place, and give batches of magic 2 a leader epoch; without
+   a timestamp nothing under a CRC changes.  Each is checked first: checksum, order, and no gap after
+   walk->last_offset or in a batch, all in the offsets before the move; no attributes but codec and kind of timestamp.
    Compressed batches of magic 0 are refused with LS_E_MAGIC: the offsets inside of them are absolute.  walk->count is
    the number of batches moved; where the call fails or stops, those before walk->pos have been moved. */
 int32_t ls_shift_offsets(uint8_t *buf, int64_t size, const ls_shift *shift, ls_walk *walk);
 
 /* Give a batch of magic 1 or 2 in place the time of its append: attribute bit 3, the timestamp that then holds
-   for all its records, and the checksum.  Magic 0 has no timestamps and stays as it is. */
+   for all its records, and the checksum.  Magic 0 has no timestamps and is not changed. */
 int32_t ls_restamp(uint8_t *buf, const ls_batch *batch, int64_t timestamp);
 
-/* Check the batches of buf[walk->pos, size) that a producer sent, as far as they are plain: uncompressed, at most
-   max_bytes large, neither control batches nor parts of a transaction, checksum right, no timestamp below
+/* Check the batches of buf[walk->pos, size) that a producer sent, up to the first that is not plain: uncompressed, at
+   most max_bytes large, neither control batches nor parts of a transaction, checksum right, no timestamp below
    timestamp_min; in magic 2 also with records numbered 0, 1, 2, ..., without headers, of which the header knows the
    largest timestamp, no more than `columns` (with headers) have room for.  walk->pos stops at the first that is not
    plain, whatever the reason; walk->count batches, with *records records, are before it. */
@@ -374,7 +374,7 @@ typedef struct ls_sent_batch {
 
 /* A producer that numbers its records, with the batches that were appended since the caller has looked. */
 typedef struct ls_producer {
-    int64_t id;        /* -1: there is none here */
+    int64_t id;        /* -1: this entry is empty */
     int64_t timestamp; /* the largest one of its last batch */
     int32_t epoch;
     int32_t last_sequence;
@@ -413,7 +413,7 @@ typedef struct ls_segment_state {
     int64_t time_last;            /* timestamp of the last time index entry; -1 none */
 } ls_segment_state;
 
-/* What tells other processes which records are durable (docs/format.md, "Durable offset"). */
+/* Shows other processes which records are durable (docs/format.md, "Durable offset"). */
 enum { LS_PAGE_BYTES = 80, LS_PAGE_DURABLE_POS = 64, LS_PAGE_CHECK_POS = 72 };
 enum { LS_PAGE_TO_OPEN = -1, LS_PAGE_OFF = -2 };
 
@@ -435,16 +435,16 @@ typedef struct ls_roll_limits {
 } ls_roll_limits;
 
 /* What appends and syncs in one step rely on: the active segment of a log, and its topic's settings.  Python sets the
-   fields with the lock of the log; a step reads them while nobody has taken that lock since. */
+   fields with the lock of the log; a step reads them if that lock was not taken since. */
 typedef struct ls_step_facts {
     ls_segment_state *state; /* of the active segment; a step moves it along */
     ls_roll_limits limits;   /* of the active segment; a step sets now_ms */
     int64_t max_bytes;       /* of a batch or message: max_message_bytes */
     int64_t batch_target;    /* of a batch of several records */
-    int64_t flush_messages;  /* so many records that are not durable are synced */
-    int64_t end;             /* the log stays below this offset: there it is to be synced */
+    int64_t flush_messages;  /* number of records not durable at which they are synced */
+    int64_t end;             /* a step keeps the log below this offset; reaching it needs a sync */
     int64_t steps_end;       /* of the file: the disk has room up to there, and no sync in the background is to begin */
-    int64_t quiet_size;      /* while the segment is smaller, a sync has nothing to tell the durable point */
+    int64_t quiet_size;      /* while the segment is smaller, a sync does not change the durable point */
     int32_t fd;              /* of the active segment's log */
     int32_t magic;
     int32_t attributes;      /* of batches that are not compressed */
@@ -474,7 +474,7 @@ int32_t ls_plan_append(const uint8_t *buf, int64_t size, const ls_roll_limits *l
                        ls_segment_state *state, uint8_t *index_out, int64_t index_capacity,
                        uint8_t *time_out, int64_t time_capacity, ls_plan *plan, ls_error *error);
 
-/* Encode records as ls_append_records does, from an offset on.  Returns their bytes; 0 where they are more than
+/* Encode records as ls_append_records does, from an offset on.  Returns their bytes; 0 if they are more than
    `capacity`, or one of them is more than `max_bytes` or `batch_max`; a negative status for anything else. */
 int64_t ls_encode_records(const ls_records *records, int32_t magic, int32_t attributes, int64_t offset,
                           int32_t leader_epoch, int64_t max_bytes, int64_t batch_max, uint8_t *out, int64_t capacity);
@@ -482,7 +482,7 @@ int64_t ls_encode_records(const ls_records *records, int32_t magic, int32_t attr
 /* Encode records without headers as the next ones of a segment into `out`, from offset state->last_offset + 1 on:
    uncompressed messages of magic 0 or 1, or batches of magic 2 of at most `batch_target` bytes; and plan their append.
    At most `entries_max` entries are put into each of index_out and time_out.  Returns their bytes; 0, with nothing to be
-   committed, where they are more than `capacity`, one of them is more than `max_bytes` or `batch_target`, they need a
+   committed, if they are more than `capacity`, one of them is more than `max_bytes` or `batch_target`, they need a
    new segment, or more entries; a negative status for anything else. */
 int64_t ls_append_records(const ls_records *records, int32_t magic, int32_t attributes, int32_t leader_epoch,
                           int64_t max_bytes, int64_t batch_target, const ls_roll_limits *limits,
@@ -534,13 +534,13 @@ int32_t ls_murmur2(const uint8_t *data, int64_t size);
 /* murmur2 of n keys, positive part modulo `partitions`; null keys get -1. */
 void ls_partition_keys(const ls_slices *keys, int64_t n, int32_t partitions, int32_t *out);
 
-/* Reserve disk space behind a file without changing its length (fallocate, FALLOC_FL_KEEP_SIZE).  Returns 0 or
-   -errno; -EOPNOTSUPP where the file system has none. */
+/* Reserve disk space after the end of a file without changing its length (fallocate, FALLOC_FL_KEEP_SIZE).  Returns 0
+   or -errno; -EOPNOTSUPP if the file system does not support it. */
 int32_t ls_sys_reserve(int32_t fd, int64_t file_pos, int64_t bytes);
 
 /* Read or write up to `size` bytes at a position of a file: how many they were (0 at the end of the file), or -errno.
-   `ls_sys_read_cached` reads only what is in memory already, and returns -EAGAIN where it would have to wait, or
-   another error where the system cannot tell. */
+   `ls_sys_read_cached` reads only what is in memory already, and returns -EAGAIN if it would have to wait, or
+   another error if the system cannot say. */
 int64_t ls_sys_read(int32_t fd, uint8_t *out, int64_t size, int64_t file_pos);
 int64_t ls_sys_read_cached(int32_t fd, uint8_t *out, int64_t size, int64_t file_pos);
 int64_t ls_sys_write(int32_t fd, const uint8_t *data, int64_t size, int64_t file_pos);
@@ -589,30 +589,30 @@ enum ls_watch {
     LS_WATCH_ENTRIES = 0x01000fc2, /* of a directory: an entry is written to, made, renamed or removed */
     LS_WATCH_RENAMES = 0x01000080, /* of a directory: an entry gets its name by a rename */
     LS_WATCH_FILE = 0x00000c06,    /* of a file: it is written to, renamed, or loses a name */
-    LS_WATCH_CLOSES = 0x00000008,  /* of a file: one who could write to it has closed it, also by its end */
+    LS_WATCH_CLOSES = 0x00000008,  /* of a file: a process that could write to it has closed it, or has ended */
     LS_WATCH_NAMES = 0x01000fc0,   /* of a directory: an entry is made, renamed or removed */
     LS_WATCH_WRITES = 0x0000000a,  /* of a file: it is written to, or closed as above */
     LS_WATCH_ENDED = 0x0000a000,   /* the watch has ended, since there is no such file any more; no need to ask for it */
 };
 
-/* A new inotify instance, whose reads do not wait, and a watch of it, for `what` of enum ls_watch, beside what it reports
-   already of that file or directory.  The descriptor, or the number of the watch, the same for the same file or
-   directory, or -errno; -EOPNOTSUPP where there is no inotify. */
+/* A new inotify instance, whose reads do not wait, and a watch of it, for `what` of enum ls_watch; a watch of the same
+   file or directory keeps what it already reports.  The descriptor, or the number of the watch, the same for the same
+   file or directory, or -errno; -EOPNOTSUPP if the system has no inotify. */
 int32_t ls_sys_new_watch(void);
 int32_t ls_sys_add_watch(int32_t fd, const char *path, int32_t what);
-/* End a watch.  Returns 0 or -errno; -EINVAL: there is none of this number. */
+/* End a watch.  Returns 0 or -errno; -EINVAL: no watch has this number. */
 int32_t ls_sys_remove_watch(int32_t fd, int32_t number);
-/* Wait at most so many milliseconds (-1: no limit) for reports, or for an eventfd (-1: none), which is cleared then; and
-   read those reports that `capacity`, at least 273, has room for: how many bytes, 0 if there are none, or -errno; -EINTR:
+/* Wait at most `milliseconds` (-1: no limit) for reports, or for an eventfd (-1: none), which is cleared then; and
+   read the reports that `capacity`, at least 273, has room for: how many bytes, 0 without reports, or -errno; -EINTR:
    a signal came first. */
 int64_t ls_sys_read_reports(int32_t fd, int32_t event, int32_t milliseconds, uint8_t *out, int64_t capacity);
 
 /* Examine a directory of an open one, which is opened for this ("." is the open one itself), and `count` files.  `names`:
-   those of files in the directory, each with its zero byte, `names_bytes` in all; "../x" is the file x of the open one,
+   names of files in the directory, each with its zero byte, `names_bytes` in all; "../x" is the file x of the open one,
    "." the directory itself.  Links are not followed.
    `out` gets the time of the call in ms; device and inode of the directory; then, of each name, inode, times of
-   modification and of change in ns, and size: 0, -1, -1, -1 if there is none.  `before`: what another call has put there
-   after its time; may be NULL.
+   modification and of change in ns, and size: 0, -1, -1, -1 if the file does not exist.  `before`: what another call
+   has put there after its time; may be NULL.
    Returns 1 if it is the same now, 0 if not, or -errno; -ENOENT: no directory. */
 int32_t ls_sys_look(int32_t dir_fd, const char *name, const char *names, int64_t names_bytes, int32_t count,
                     const uint8_t *before, int64_t *out);

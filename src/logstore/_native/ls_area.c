@@ -132,7 +132,7 @@ int32_t ls_encode_area(const ls_records *records, ls_cursor *cursor, int64_t cou
         int32_t value_len = ls_slices_next(&in.value, next.index, &next.value_at, &value);
         int32_t header_count = in.header_count != NULL ? in.header_count[next.index] : 0;
         int64_t timestamp = in.timestamp != NULL ? in.timestamp[next.index] : in.timestamp_all;
-        /* Wraps where a delta has more than 64 bits; the reader adds with the same wrap. */
+        /* Wraps if a delta has more than 64 bits; the reader adds with the same wrap. */
         int64_t delta = (int64_t)((uint64_t)timestamp - (uint64_t)base_timestamp);
         int64_t header_bytes = 0;
         if (header_count > 0) {

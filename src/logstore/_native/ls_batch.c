@@ -1,7 +1,7 @@
 /*
  * ls_batch.c - record batches of magic 2: parsing, decoding, encoding of the record area, sealing.
  *
- * Trusts nothing in what it reads; trusts the slices of what it writes.  Compression is the caller's: what is
+ * Trusts no byte that it reads; trusts the slices that it writes.  Compression is the caller's: what is
  * decoded or encoded here is the plain record area.
  */
 #include "ls_internal.h"
@@ -75,7 +75,7 @@ static int32_t ls_batch_fail(ls_error *error, int32_t status, const uint8_t *buf
     return ls_error_set(error, status, at - buf, -1, expected, found);
 }
 
-/* Read the length and bytes of a key or value; NULL with *status where they leave [p, end). */
+/* Read the length and bytes of a key or value; NULL with *status if they leave [p, end). */
 static inline const uint8_t *ls_batch_read_bytes(const uint8_t *p, const uint8_t *end,
                                                  const uint8_t **data, int32_t *len, int32_t *status)
 {

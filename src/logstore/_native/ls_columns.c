@@ -1,8 +1,8 @@
 /*
- * ls_columns.c - columns of slices: into and from Arrow columns, and measuring what is to be written.
+ * ls_columns.c - columns of slices: into and from Arrow columns, and the size of records before they are written.
  *
- * Trusts the positions and lengths that it is given (the decoders have checked them), but for those of Arrow
- * columns, which are somebody's; never writes beyond the capacity.
+ * Trusts the positions and lengths that it is given (the decoders have checked them), except in Arrow columns,
+ * which come from callers; never writes beyond the capacity.
  */
 #include "ls_internal.h"
 #include "ls_varint.h"
@@ -67,7 +67,7 @@ static int64_t ls_columns_validity(const int32_t *len, int64_t n, uint8_t *valid
     return nulls;
 }
 
-/* How many of the next n slices fit behind the bytes that a binary column has. */
+/* How many of the next n slices fit after the bytes that a binary column has. */
 static int64_t ls_columns_fitting(const ls_arrow_column *column, int64_t at, const int32_t *len, int64_t n)
 {
     if (column->offsets == NULL) {
@@ -101,8 +101,8 @@ static void ls_columns_gather(const uint8_t *buf, const int32_t *pos, const int3
     }
 }
 
-/* A view of Arrow's has the length, and all of the bytes, or four of them and where they stand.  Returns how many stand
-   in the buffer. */
+/* A view of Arrow's has the length, and all of the bytes, or four of them and their position.  Returns how many are
+    in the buffer. */
 static int64_t ls_columns_point(const uint8_t *buf, const int32_t *pos, const int32_t *len, int64_t n,
                                 const ls_arrow_column *column, int64_t at)
 {
@@ -157,7 +157,7 @@ static void ls_columns_put_types(const int8_t *types, int64_t n, int32_t *restri
     }
 }
 
-/* Bits of the timestamps that are none: in magic 0, and where a producer has given none. */
+/* Validity bits of the timestamps: cleared in magic 0, and if a producer set no timestamp. */
 static void ls_columns_put_timed(const int64_t *timestamps, int64_t n, ls_arrow_rows *rows, int64_t at)
 {
     int64_t none = 0;
@@ -217,7 +217,7 @@ static inline int ls_columns_is_valid(const uint8_t *validity, int64_t i)
     return validity == NULL || (validity[i >> 3] >> (i & 7) & 1) != 0;
 }
 
-/* `offsets` may stand anywhere: Arrow promises alignment only for what it has allocated itself. */
+/* `offsets` may be unaligned: Arrow promises alignment only for its own allocations. */
 static inline int64_t ls_columns_arrow_offset(const uint8_t *offsets, int32_t large, int64_t i)
 {
     if (large) {
@@ -359,8 +359,8 @@ static inline int64_t ls_columns_bytes_of(const int32_t *len, int64_t i, int32_t
     return magic == 2 ? known + ls_columns_length_bytes(known) : known;
 }
 
-/* Measure records without headers: `fixed` bytes of each are its other fields.  Returns 0 where one of them might be
-   larger than the limit, or has a length below -1: then it is looked for. */
+/* Measure records without headers: `fixed` bytes of each are its other fields.  Returns 0 if one of them might be
+    larger than the limit, or has a length below -1: then a slower pass finds it. */
 static inline int ls_columns_measure_plain(const ls_records *records, int32_t magic, int64_t fixed, int64_t limit,
                                            int64_t *total)
 {

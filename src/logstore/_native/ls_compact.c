@@ -1,7 +1,7 @@
 /*
  * ls_compact.c - what compaction leaves of batches: which of their records stay, and the batches made of those.
  *
- * Offsets never change.  A batch of which all stays is copied byte for byte; another is written again with the same
+ * Offsets never change.  A batch that stays whole is copied byte for byte; another is written again with the same
  * offsets, timestamps, producer and epoch.  Compression is the caller's.
  *
  * Trusts nothing in the batches that it reads; writes within the capacities.
@@ -82,7 +82,7 @@ static int ls_compact_decided(const ls_compaction *how, const ls_batch *batch, l
     return 1;
 }
 
-/* Decide about the records of a data batch, which are in `columns`: states becomes 1 for those that stay, else 0. */
+/* Decide about the records of a data batch, which are in `columns`: states becomes 1 for records that stay, else 0. */
 static void ls_compact_decide(const ls_compaction *how, const ls_batch *batch, const ls_columns *columns,
                               const uint8_t *buf, uint8_t *states, ls_compact_batch *out, ls_compacted *done)
 {
@@ -115,7 +115,7 @@ static void ls_compact_decide(const ls_compaction *how, const ls_batch *batch, c
 /* ------------------------------------------------------------------ magic 2 */
 
 /* Write the records that stay (states NULL: all) of the record area of `batch` with timestamps that are relative to
-   those of `made`, and complete that: its count and timestamps.  Returns the bytes, or a negative status. */
+   `made`, and complete `made`: its count and timestamps.  Returns the bytes, or a negative status. */
 static int64_t ls_compact_area(const ls_compaction *how, const ls_batch *batch, const ls_compact_batch *fate,
                                const uint8_t *area, int64_t size, const uint8_t *states, uint8_t *out,
                                int64_t capacity, ls_batch *made)
@@ -256,7 +256,7 @@ static int32_t ls_compact_batch2(const ls_compaction *how, const ls_batch *batch
 
 /* ------------------------------------------------------------------ magic 0 and 1 */
 
-/* Uncompressed messages, some at once, as far as `out` has room for all of them: how many. */
+/* Uncompressed messages, several at once, while `out` has room for all of them: how many. */
 static int64_t ls_compact_messages(const ls_compaction *how, const uint8_t *buf, int64_t size, uint32_t checks,
                                    ls_columns *columns, uint8_t *states, uint8_t *out, int64_t capacity,
                                    int64_t *bytes, ls_walk *walk, ls_compacted *done)
@@ -324,7 +324,7 @@ static int32_t ls_compact_inner(const ls_batch *batch, const uint8_t *payload, i
 
 /* ------------------------------------------------------------------ all magics */
 
-/* The batch at walk->pos, which is none of those that ls_compact_messages takes. */
+/* The batch at walk->pos, which ls_compact_messages does not take. */
 static int32_t ls_compact_one(const ls_compaction *how, const uint8_t *buf, int64_t size, uint32_t checks,
                               ls_columns *columns, uint8_t *states, uint8_t *out, int64_t capacity, int64_t *bytes,
                               ls_walk *walk, ls_compacted *done)

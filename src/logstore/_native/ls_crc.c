@@ -27,13 +27,13 @@
  *     crc32 (CRC-32C)       4     17     13      74     208     5,690
  *
  * The messages of a log of magic 1 are short, and have a CRC-32 each.  For many pieces of 126 bytes at once there is a
- * function that takes 7.1 ns a piece (Zen 3), against 8.9 (VPCLMULQDQ) and 11.9 (PCLMULQDQ) in calls of their own.
+ * function that takes 7.1 ns a piece (Zen 3), against 8.9 (VPCLMULQDQ) and 11.9 (PCLMULQDQ) in separate calls.
  */
 #include "ls_crc_fold.h"
 
 /* ------------------------------------------------------------------ the choice */
 
-/* NULL where the machine has no such path.  Asking costs a few loads: the C library has asked the
+/* NULL if the machine has no such path.  Asking costs a few loads: the C library has asked the
    processor when the process began. */
 static ls_crc_function ls_crc_path32(int32_t path)
 {

@@ -8,7 +8,7 @@
 
 enum { LS_CRC_FOLD_ROWS = 32, LS_CRC_LANE_BYTES = 16 };
 
-/* Constants for folding; ls_crc_tables.h says what they are. */
+/* Constants for folding; ls_crc_tables.h explains them. */
 typedef struct ls_crc_fold {
     _Alignas(64) uint64_t forward[LS_CRC_FOLD_ROWS][2];
     uint64_t last[2];
@@ -18,7 +18,7 @@ typedef struct ls_crc_fold {
 /* Entry [k][b] is the register of CRC-32C that was b << 8k, after the zero bytes of one part. */
 typedef uint32_t ls_crc_zeros[4][256];
 
-/* Bytes of each of the three parts that run at once, where there are as many (ls_crc_x86.c). */
+/* Bytes of each of the three parts that run at once, if there are that many (ls_crc_x86.c). */
 enum { LS_CRC_PART_SHORT = 64, LS_CRC_PART_LONG = 512 };
 
 extern const ls_crc_zeros ls_crc_zeros_short;
@@ -27,7 +27,7 @@ extern const ls_crc_zeros ls_crc_zeros_long;
 extern const ls_crc_fold ls_crc_fold32;
 extern const ls_crc_fold ls_crc_fold32c;
 
-/* One kind of machine's functions, or NULL where it lacks the instructions. */
+/* One kind of machine's functions, or NULL if it lacks the instructions. */
 ls_crc_function ls_crc_x86_best32(void);
 ls_crc_function ls_crc_x86_best32c(void);
 ls_crc_function ls_crc_x86_narrow32(void);

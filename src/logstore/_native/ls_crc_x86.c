@@ -11,8 +11,8 @@
  * `reduce` turns them into 4.  Longer inputs first fold four accumulators forward over the rest.
  *
  * The instruction.  SSE4.2's crc32 takes 8 bytes in one cycle but has its result after three.  So three parts of
- * equal length run at once, each with a register of its own; the registers of the first two are then moved over
- * the length of the parts behind them, by tables.  Short inputs and what is left go one after the other.
+ * equal length run at once, each with a separate register; the registers of the first two are then moved over
+ * the length of the parts after them, by tables.  Short inputs and what is left go one after the other.
  */
 #include "ls_crc_fold.h"
 
@@ -85,7 +85,7 @@ LS_CRC_INLINE LS_CRC_NARROW_TARGET uint32_t ls_crc_narrow(const ls_crc_fold *fol
         return ls_crc_reduce(fold, lane);
     }
     data += first_bytes;
-    /* What of the register belongs to the second lane, where the first has fewer than 4 bytes. */
+    /* The part of the register for the second lane, if the first has fewer than 4 bytes. */
     int64_t taken = first_bytes < 4 ? first_bytes : 4;
     __m128i next = _mm_cvtsi32_si128((int32_t)(uint32_t)((uint64_t)state >> (8 * taken)));
     next = _mm_xor_si128(next, ls_crc_load(data));
@@ -172,10 +172,10 @@ LS_CRC_INLINE LS_CRC_DOUBLE_TARGET uint32_t ls_crc_double(const ls_crc_fold *fol
     __m128i lane = _mm_xor_si128(ls_crc_load(data), _mm_cvtsi32_si128((int32_t)state));
     lane = _mm_shuffle_epi8(lane, ls_crc_load(ls_crc_shift_up + first_bytes));
     data += first_bytes;
-    /* What of the register belongs to the second lane, where the first has fewer than 4 bytes. */
+    /* The part of the register for the second lane, if the first has fewer than 4 bytes. */
     int64_t taken = first_bytes < 4 ? first_bytes : 4;
     __m128i rest = _mm_cvtsi32_si128((int32_t)(uint32_t)((uint64_t)state >> (8 * taken)));
-    /* Lanes go in twos; where their number is odd, a lane of zeros stands before the first. */
+    /* Lanes are loaded in pairs; if their number is odd, a lane of zeros precedes the first. */
     int64_t left = (lanes - 1) / 2; /* twos to be loaded */
     __m256i block;
     if ((lanes & 1) == 0) {
@@ -245,13 +245,13 @@ LS_CRC_DOUBLE_TARGET static uint32_t ls_crc_double32c(uint32_t crc, const uint8_
     return ls_crc_double(&ls_crc_fold32c, crc, data, size);
 }
 
-/* Many short pieces of one buffer.  Whole blocks of 32 bytes that end where a piece ends: what stands in front of it is
+/* Many short pieces of one buffer.  Whole blocks of 32 bytes that end where a piece ends: bytes before the piece are
    read and masked off, so that no piece needs more than one kind of load.  All its blocks are moved to the last one at
    once.  Two pieces are reduced together. */
 enum { LS_CRC_BLOCK_BYTES = 32, LS_CRC_PIECE_MAX = LS_CRC_FOLD_ROWS * LS_CRC_LANE_BYTES };
 
 /* Read at [32 - pad]: `pad` bytes of the first block do not belong to the piece; the register, which is all ones to
-   begin with, is added to the 4 bytes behind them. */
+   begin with, is added to the 4 bytes after them. */
 static const uint8_t ls_crc_mask[64] = {
     0,    0,    0,    0,    0,    0,    0,    0,    0,    0,    0,    0,    0,    0,    0,    0,
     0,    0,    0,    0,    0,    0,    0,    0,    0,    0,    0,    0,    0,    0,    0,    0,
@@ -553,7 +553,7 @@ ls_crc_function ls_crc_x86_best32(void)
     return ls_crc_has_double() ? ls_crc_double32 : ls_crc_x86_narrow32();
 }
 
-/* NULL also where one piece after the other is faster. */
+/* NULL also if one piece after the other is faster. */
 ls_crc_pieces_function ls_crc_x86_pieces32(void)
 {
     return ls_crc_has_double() && !ls_crc_has_wide() ? ls_crc_double_pieces32 : NULL;

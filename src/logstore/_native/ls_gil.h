@@ -2,7 +2,7 @@
  * ls_gil.h - when a call of the core gives the interpreter lock away: included in the code that cffi generates, which
  * does so at every call.
  *
- * To give it away and to get it back costs little alone, but beside a thread that runs Python it costs a whole switch
+ * To give it away and to get it back costs little alone, but while another thread runs Python it costs a whole switch
  * interval (5 ms): a batch that is decoded in 20 us then takes 250 times as long.  So a call keeps the lock unless it
  * has more to do than LS_GIL_BYTES, some 50 us; threads that work side by side use larger buffers.
  */
@@ -39,7 +39,7 @@
 #define ls_decode_payload(batch, payload, size, ...)                                                                   \
     LS_GIL_SIZE(size, ls_decode_payload(batch, payload, size, __VA_ARGS__))
 #define ls_count_inner(payload, size, ...) LS_GIL_SIZE(size, ls_count_inner(payload, size, __VA_ARGS__))
-/* The bytes are estimated: a column has room for what a whole batch is likely to need. */
+/* The bytes are estimated: a column has room for a whole batch's likely needs. */
 #define ls_fill_rows(columns, first, n, buf, rows)                                                                     \
     LS_GIL_CALL((n) > LS_GIL_RECORDS / 8                                                                               \
                     || (rows)->value.data_capacity / ((rows)->capacity + 1) * (n) > LS_GIL_BYTES,                      \
@@ -78,7 +78,7 @@
     })
 /*
  * These wait for the system, and writers make many of them for one roll or deletion.  A thread that reads records holds
- * the interpreter lock for a switch interval each time: so it asks how many threads wait behind such a call, and gives
+ * the interpreter lock for a switch interval each time: so it asks how many threads wait after such a call, and gives
  * the lock away if there is one (`pyrecords_give_way`).
  */
 #define LS_GIL_WRITER(call)                                                                                            \

@@ -1,6 +1,6 @@
 /*
- * ls_group.c - the bytes that a commit of a consumer group writes, made from those of the commit before: they differ in
- * numbers only.
+ * ls_group.c - the bytes that a commit of a consumer group writes, made from the previous commit's bytes: they
+ * differ in numbers only.
  *
  * Trusts the addresses that it is given; writes within the sizes.
  */

@@ -4,7 +4,7 @@
 
 /* Give the batch of one committed offset of a group (magic 2, not compressed, no producer) other numbers: its offset, its
    times, and in the value of its record the offset, the time and the proof, which stand at the three `places` of the
-   batch (0 for the proof: it has none); then its CRC.  0, or -1 if a place is outside of the records. */
+   batch (0 for the proof: the record has no proof); then its CRC.  0, or -1 if a place is outside of the records. */
 int32_t ls_group_renumber(uint8_t *batch, int64_t size, const int64_t *places, int64_t base_offset, int64_t now_ms,
                           int64_t offset, int64_t proof);
 

@@ -192,7 +192,7 @@ int32_t ls_plan_append(const uint8_t *buf, int64_t size, const ls_roll_limits *l
         || s.size > INT64_MAX - size || s.bytes_since < 0 || s.bytes_since > INT64_MAX - size) {
         return ls_error_set(error, LS_E_ARGUMENT, 0, -1, s.size, size);
     }
-    /* Kafka looks at the largest timestamp of all that it appends at once: behind other batches, either all of it is
+    /* Kafka looks at the largest timestamp of all that it appends at once: after other batches, either all of it is
        too late or nothing; in an empty segment, nothing is. */
     const int is_at_once = limits == NULL || limits->is_in_parts == 0;
     const int may_roll_by_time = s.size > 0 || !is_at_once;
@@ -219,7 +219,7 @@ int32_t ls_plan_append(const uint8_t *buf, int64_t size, const ls_roll_limits *l
         ls_index_take_timestamp(&s, &batch);
         int32_t relative;
         int32_t time_relative;
-        /* An entry of a position beyond 31 bits would point elsewhere: such batches have none. */
+        /* An entry of a position beyond 31 bits would point elsewhere: such batches get no entry. */
         if (entry_due && s.size <= INT32_MAX && ls_index_relative(&s, batch.last_offset, &relative)) {
             uint8_t *entry = index_out + plan->index_count * LS_INDEX_ENTRY_BYTES;
             ls_bytes_store_i32(entry + LS_INDEX_OFFSET_POS, relative);
@@ -251,7 +251,7 @@ int32_t ls_plan_append(const uint8_t *buf, int64_t size, const ls_roll_limits *l
 
 /* ------------------------------------------------------------------ comparing with the log */
 
-/* Where the next entry stands that has not been compared: the position of an offset index entry, the offset of a time
+/* Place of the next entry that has not been compared: the position of an offset index entry, the offset of a time
    index entry. */
 static inline int64_t ls_index_next_position(const ls_index_cursor *cursor)
 {
@@ -263,7 +263,7 @@ static inline int64_t ls_index_next_time_offset(const ls_index_cursor *cursor)
     return cursor->slot < cursor->count ? ls_index_time_offset(cursor->entries, cursor->slot) : INT64_MAX;
 }
 
-/* Step over the entries for the batch that begins at `pos`, behind the offset `before`.  False: one of them is not
+/* Step over the entries for the batch that begins at `pos`, after the offset `before`.  False: one of them is not
    true. */
 static int ls_index_check_offsets(ls_index_cursor *cursor, int64_t pos, int64_t before)
 {
@@ -277,7 +277,7 @@ static int ls_index_check_offsets(ls_index_cursor *cursor, int64_t pos, int64_t 
     return 1;
 }
 
-/* Step over the entries for the offsets of a batch: behind `before`, up to `last`.  `largest` is the largest timestamp
+/* Step over the entries for the offsets of a batch: after `before`, up to `last`.  `largest` is the largest timestamp
    with this batch, `largest_before` without.  False: one of them is not true. */
 static int ls_index_check_times(ls_index_cursor *cursor, int64_t before, int64_t last, int64_t largest_before,
                                 int64_t largest)
@@ -324,7 +324,7 @@ static inline ls_index_walk ls_index_walk_begin(const ls_index_check *check)
     };
 }
 
-/* Step over one batch.  False: an entry about it is not plainly true, or it can have none. */
+/* Step over one batch.  False: an entry about it is not plainly true, or it cannot have an entry. */
 static inline __attribute__((always_inline)) int ls_index_walk_over(ls_index_walk *walk, const ls_index_batch *batch)
 {
     uint64_t last = (uint64_t)batch->last_offset - (uint64_t)walk->base_offset;
@@ -354,7 +354,7 @@ static inline __attribute__((always_inline)) int ls_index_walk_over(ls_index_wal
 }
 
 /* Take over `batches` batches, if all went well: as if each of them had got its entries, so that a plan with an
-   interval of 0 may go on from here. */
+   interval of 0 may continue from here. */
 static void ls_index_walk_end(ls_index_check *check, const ls_index_walk *walk, int64_t batches,
                               int64_t first_timestamp, int is_true)
 {

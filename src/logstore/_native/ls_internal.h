@@ -65,7 +65,7 @@ ls_crc_function ls_crc_select32(void);
 ls_crc_function ls_crc_select32c(void);
 
 /* The CRC-32 of `count` pieces of a buffer, each of 4 bytes or more: size[i] bytes at pos[i].  Reads nothing in front of
-   the buffer, and nothing behind a piece. */
+   the buffer, and nothing after a piece. */
 typedef void (*ls_crc_pieces_function)(const uint8_t *buf, const int32_t *pos, const int32_t *size,
                                        int32_t count, uint32_t *out);
 
@@ -108,7 +108,7 @@ static inline int32_t ls_frame_next(const uint8_t *buf, int64_t size, int64_t po
 int32_t ls_message_parse(const uint8_t *buf, int64_t pos, const ls_frame *frame, uint32_t checks,
                          ls_batch *batch, ls_error *error);
 
-/* Messages that have been found by their lengths, before their checksums are compared: so many at once, because a
+/* Messages that have been found by their lengths, before their checksums are compared: this number at once, because a
    checksum takes half as long if the next one is begun before it is known. */
 enum { LS_MESSAGE_BLOCK = 64 };
 
@@ -153,7 +153,7 @@ enum ls_record_state {
     LS_RECORD_SUPERSEDED = 2,
     LS_RECORD_NO_KEY = 3,
     LS_RECORD_BEYOND = 4,      /* the map does not reach it */
-    LS_RECORD_OTHER_CLASS = 5  /* its key is none of those that are looked at */
+    LS_RECORD_OTHER_CLASS = 5  /* its key is of a class that is not looked at */
 };
 
 /* Fill `states` (enum ls_record_state) for decoded records, whose keys are in `buf`. */
@@ -167,7 +167,7 @@ int ls_has_offset(const int64_t *offsets, int64_t count, int64_t offset);
 
 /* ------------------------------------------------------------------ slices (ls_columns.c) */
 
-/* Element i of slices: its bytes in *data (moving *at along where they follow one another), its length or
+/* Element i of slices: its bytes in *data (moving *at along if they follow one another), its length or
    -1 as the result. */
 static inline int32_t ls_slices_next(const ls_slices *slices, int64_t i, int64_t *at,
                                      const uint8_t **data)

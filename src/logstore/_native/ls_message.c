@@ -1,7 +1,7 @@
 /*
  * ls_message.c - messages of magic 0 and 1: parsing, decoding (plain and inside a wrapper), encoding.
  *
- * Trusts nothing in what it reads; trusts the slices of what it writes.  An uncompressed message is one record.
+ * Trusts no byte that it reads; trusts the slices that it writes.  An uncompressed message is one record.
  * A wrapper is a message whose value, decompressed, is a sequence of uncompressed messages.  They may have the
  * other one of these two magics: the cleaners of Kafka 0.10 left them so (KAFKA-4298), and all releases since read it.
  */
@@ -341,7 +341,7 @@ int32_t ls_message_decode_wrapper(const ls_batch *batch, const uint8_t *payload,
     }
     if (status == LS_OK && (checks & LS_CHECK_GAPLESS) != 0 && last_inner + shift != batch->last_offset) {
         /* Inner offsets are under a checksum, the wrapper's is not: absolute ones (magic 0) must end at it, and
-           an offset of 0 (magic 1) is what a client leaves, not what is written where there are no gaps. */
+           an offset of 0 (magic 1) is what a client leaves, not what a log without gaps holds. */
         status = ls_error_set(error, LS_E_OFFSET, 0, batch->last_offset, last_inner, batch->last_offset);
     }
     if (status == LS_OK && count > out.capacity - out.count) {
@@ -404,7 +404,7 @@ static inline uint8_t *ls_message_write_bytes(uint8_t *p, const uint8_t *data, i
     return p;
 }
 
-/* Messages whose checksums are not written yet: those of many at once take half as long. */
+/* Messages whose checksums are not written yet: computing many at once takes half as long. */
 typedef struct ls_message_seals {
     int32_t count;
     int32_t crc_pos[LS_MESSAGE_BLOCK];

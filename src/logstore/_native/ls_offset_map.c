@@ -2,7 +2,7 @@
  * ls_offset_map.c - the last offset of each key of a part of a log, for compaction.
  *
  * A key is represented by 96 bits of its SipHash-2-4-128 under a secret that is new for each map, and by the slot that
- * 32 other bits choose.  So nobody can make two keys that are taken for one, and among n keys the probability that any
+ * 32 other bits choose.  So no client can make two keys that look like one, and among n keys the probability that any
  * two are is below n * n / 2^97: 10^-16 for 4 million.
  *
  * Trusts nothing in the buffers that it reads; trusts the map.
@@ -95,7 +95,7 @@ static inline ls_map_slot *ls_map_begin(const ls_offset_map *map, const uint64_t
     return (ls_map_slot *)(void *)map->slots + at;
 }
 
-/* The slot of a key, or the empty one where it belongs.  There is always an empty one: count_max < capacity. */
+/* The slot of a key, or the empty one to put it in.  There is always an empty one: count_max < capacity. */
 static inline ls_map_slot *ls_map_find(const ls_offset_map *map, const uint64_t *hash)
 {
     ls_map_slot *first = (ls_map_slot *)(void *)map->slots;
@@ -113,7 +113,7 @@ static inline int ls_map_has_class(const ls_offset_map *map, const uint64_t *has
     return map->classes <= 1 || (int64_t)(hash[1] % (uint64_t)map->classes) == map->class_number;
 }
 
-/* Keys are hashed so many at once, and their slots fetched into the cache meanwhile. */
+/* Number of keys that are hashed at once, and their slots fetched into the cache meanwhile. */
 enum { LS_MAP_AHEAD = 16 };
 
 static inline int64_t ls_map_hash_some(const ls_offset_map *map, const ls_columns *columns, int64_t first,
@@ -131,7 +131,7 @@ static inline int64_t ls_map_hash_some(const ls_offset_map *map, const ls_column
     return n;
 }
 
-/* Put the keys of decoded records into the map, those from map->first_offset on.  LS_OK; LS_STOP_FULL with *done records
+/* Put the keys of decoded records from map->first_offset on into the map.  LS_OK; LS_STOP_FULL with *done records
    looked at. */
 static int32_t ls_map_put(ls_offset_map *map, const ls_columns *columns, const uint8_t *buf, int64_t *done)
 {
@@ -209,7 +209,7 @@ int ls_is_aborted(const ls_outcomes *outcomes, const ls_batch *batch)
     }
     int64_t low = 0;
     int64_t high = outcomes->aborted_count;
-    while (low < high) { /* the first that begins behind the batch */
+    while (low < high) { /* the first that begins after the batch */
         int64_t middle = low + (high - low) / 2;
         const int64_t *at = outcomes->aborted + 3 * middle;
         if (at[0] < batch->producer_id || (at[0] == batch->producer_id && at[1] <= batch->last_offset)) {

@@ -84,10 +84,10 @@ int32_t ls_check_producer(const uint8_t *buf, int64_t size, int64_t max_bytes, i
             continue;
         }
         ls_batch batch;
-        /* The header alone first: the checksum of what is left to the caller costs nothing. */
+        /* The header alone first: a batch left to the caller is not checksummed here. */
         for (int checked = 0; checked < 2; checked++) {
             ls_walk at = {.pos = walk->pos, .last_offset = LS_OFFSET_UNKNOWN};
-            /* If the next batch is damaged, the walk says so, and has this one all the same. */
+            /* If the next batch is damaged, the walk says so, but still returns this one. */
             (void)ls_scan_batches(buf, size, checked ? LS_CHECK_CRC : 0, &batch, 1, &at);
             if (at.count != 1 || !ls_producer_is_plain(&batch, max_bytes, timestamp_min)) {
                 return LS_OK;
@@ -128,7 +128,7 @@ int32_t ls_place_batches(uint8_t *buf, int64_t size, int64_t offset, int32_t lea
     return status;
 }
 
-/* The next batch of a producer in buf[0, size), from a position on, which is then behind it; NULL: there is no more. */
+/* The next batch of a producer in buf[0, size), from a position on, which is then after it; NULL: no more. */
 static const uint8_t *ls_producer_next(const uint8_t *buf, int64_t size, int64_t *pos)
 {
     while (size - *pos >= LS_FRAME_HEADER_BYTES) {
@@ -154,7 +154,7 @@ static ls_producer *ls_producer_of(ls_producer *table, int32_t producers, const 
     return NULL;
 }
 
-/* The sequence so many records after another one: 0 follows the largest. */
+/* The sequence `records` after another one: 0 follows the largest. */
 static int32_t ls_producer_sequence(int32_t sequence, int32_t records)
 {
     return (int32_t)(((uint32_t)sequence + (uint32_t)records) & INT32_MAX);

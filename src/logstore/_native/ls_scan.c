@@ -2,14 +2,14 @@
  * ls_scan.c - walks over batches of all magics: ls_scan_batches, ls_seek_batch, ls_scan_producers, and ls_decode,
  * which hands each batch to the file of its magic.
  *
- * Trusts nothing in the buffer.  The order of doubt is: framing, checksum, structure, order of offsets; what
- * fails first is reported.  Until the checksum has passed, all other fields are rumours.
+ * Trusts nothing in the buffer.  Checks go in this order: framing, checksum, structure, order of offsets; the
+ * first failure is reported.  Until the checksum has passed, all other fields are unreliable.
  */
 #include "ls_internal.h"
 
 /* ------------------------------------------------------------------ one batch */
 
-/* Whether a batch with a known first offset would leave a gap, or overlap, where there must be none. */
+/* Whether a batch with a known first offset would leave a gap, or overlap, in a log that must be gapless. */
 static int ls_scan_breaks(uint32_t checks, int64_t base_offset, int64_t last_before)
 {
     return (checks & LS_CHECK_GAPLESS) != 0 && last_before != LS_OFFSET_UNKNOWN
@@ -32,7 +32,7 @@ static int32_t ls_scan_order(const ls_batch *batch, uint32_t checks, int64_t las
         int64_t expected = last_before < 0 ? 0 : ls_wrapping_add(last_before, 1);
         return ls_error_set(error, LS_E_OFFSET, batch->pos, stored, expected, stored);
     }
-    /* The end of the log is an offset as well, so the largest one is nobody's. */
+    /* The end of the log is an offset as well, so no record may have the largest one. */
     if (batch->last_offset == INT64_MAX) {
         return ls_error_set(error, LS_E_OFFSET, batch->pos, stored, INT64_MAX - 1, INT64_MAX);
     }
@@ -142,7 +142,7 @@ int32_t ls_find_contradicted(const uint8_t *buf, int64_t size, int64_t following
     while (status == LS_OK) {
         ls_frame frame;
         if (ls_frame_next(buf, size, walk->pos, &frame, &walk->error) != LS_OK) {
-            status = LS_STOP_END; /* who decodes these bytes finds out what they are */
+            status = LS_STOP_END; /* decoding these bytes reports the error */
             break;
         }
         const uint8_t *p = buf + walk->pos;
@@ -163,7 +163,7 @@ int32_t ls_find_contradicted(const uint8_t *buf, int64_t size, int64_t following
             break;
         }
         if (begin <= last) {
-            /* Otherwise the batch behind is the wrong one: no walk passes over that. */
+            /* Otherwise the next batch is the wrong one: no walk passes over it. */
             status = begin > before && !is_next && before != LS_OFFSET_UNKNOWN ? LS_STOP_OFFSET : LS_STOP_END;
             break;
         }
@@ -320,7 +320,7 @@ static int32_t ls_decode_stop(const uint8_t *p, const ls_frame *frame, uint32_t 
     if (codec != 0) {
         return LS_STOP_COMPRESSED;
     }
-    /* Where nothing has been put out yet, the checksum must confirm the count first. */
+    /* If nothing has been put out yet, the checksum must confirm the count first. */
     if (walk->count > 0 && count > columns->capacity - columns->count) {
         return LS_STOP_FULL;
     }

@@ -1,7 +1,7 @@
 /*
- * ls_sys.c - system calls.  What Python's os module cannot ask of the system: disk space reserved behind the end of a
+ * ls_sys.c - system calls that Python's os module does not offer: disk space reserved after the end of a
  * file, writing back that begins before a sync, reports of changes by other processes, several files examined or several
- * calls made at once, which kind of file system a file is on.  And what it can ask, but with another use of the
+ * calls made at once, which kind of file system a file is on.  Also calls that os offers, but with another use of the
  * interpreter lock: reads and writes that keep it, and calls of writers, which readers let have it back at once
  * (ls_gil.h).
  */
@@ -213,11 +213,11 @@ static int32_t ls_sys_look_at(int32_t dir_fd, int32_t fd, const char *names, con
     return 0;
 }
 
-/* A path of at most so many bytes is put together for a look without an open directory. */
+/* Most bytes of a path that a look builds to do without opening the directory. */
 #define LS_SYS_PATH_BYTES 512
 
-/* Tell whether a look finds what another one has found `before`, without opening the directory: for two calls less.  1;
-   0: not, or it is unknown.  Numbers of two directories cannot be mixed up: those of a file are in one only. */
+/* Whether a look finds what another one has found `before`, without opening the directory: for two calls less.  1;
+   0: not, or it is unknown.  Two directories cannot be confused: an inode number is in one of them only. */
 static int32_t ls_sys_finds_again(int32_t dir_fd, const char *name, const char *names, const char *end, int32_t count,
                                   const uint8_t *before)
 {
@@ -319,7 +319,7 @@ static int32_t ls_sys_step_sync(const ls_step *step)
     return status;
 }
 
-/* Make one step: 1, 0 where it has another result than it must, or -errno. */
+/* Make one step: 1, 0 if its result is not the required one, or -errno. */
 static int32_t ls_sys_step(const ls_step *step)
 {
     int32_t status = -EINVAL;
@@ -421,7 +421,7 @@ int64_t ls_sys_fs_type(int32_t fd)
     do {
         result = fstatfs(fd, &about);
     } while (result != 0 && errno == EINTR);
-    /* The numbers have 32 bits; where the field has no more, the high ones come out negative. */
+    /* The numbers have 32 bits; if the field has no more, the high ones come out negative. */
     return result == 0 ? (int64_t)(uint32_t)about.f_type : -(int64_t)errno;
 }
 

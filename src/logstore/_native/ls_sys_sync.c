@@ -21,8 +21,8 @@ int32_t ls_sys_sync(int32_t fd)
 #endif
 }
 
-/* A thread for each further five files, up to so many, makes syncs beside the caller. For a few files none is worth
-   its start: the disk has begun with all of them, and the first sync commits the file system's journal for the rest. */
+/* At most this number of threads, one for each further five files, sync along with the caller.  For few files none is
+   worth its start: the disk has begun with all of them, and the first sync commits the file system journal for all. */
 #define LS_SYS_SYNC_THREADS 3
 #define LS_SYS_SYNC_FILES 5
 
@@ -35,7 +35,7 @@ typedef struct {
     int32_t done; /* `lock` guards it, and the results */
     _Atomic int32_t next;
     _Atomic int32_t users;
-    int32_t *results; /* of each file, behind the descriptors */
+    int32_t *results; /* of each file, after the descriptors */
     int32_t fds[];
 } ls_sys_sync_work;
 
@@ -116,7 +116,7 @@ int32_t ls_sys_sync_files(const int32_t *fds, int32_t *results, int32_t count, l
     for (int32_t i = 0; i < count; i++) {
         work->fds[i] = fds[i];
         if (count > 1 && other == NULL) {
-            (void)ls_sys_write_back(fds[i], 0, 0); /* the disk begins with all of them; the syncs tell of errors */
+            (void)ls_sys_write_back(fds[i], 0, 0); /* the disk begins with all of them; the syncs report errors */
         }
     }
     if (count >= LS_SYS_SYNC_FILES) {

@@ -35,7 +35,7 @@ static inline uint8_t *ls_varint_write(uint8_t *out, int64_t value)
     return out;
 }
 
-/* Out of line: three bytes and more, and all that is wrong.  NULL where it is wrong. */
+/* Out of line: three bytes and more, and all that is wrong.  NULL if it is wrong. */
 const uint8_t *ls_varint_read32_long(const uint8_t *p, const uint8_t *end, int32_t *value);
 const uint8_t *ls_varint_read64_long(const uint8_t *p, const uint8_t *end, int64_t *value);
 

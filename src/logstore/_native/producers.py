@@ -31,9 +31,9 @@ class TableBatch(NamedTuple):
 
 
 class ProducerTable:
-    """Producers of one log. Whoever has the log's lock may change it; C does so in
+    """Producers of one log. A thread with the log's lock may change it; C does so in
     `PreparedAppend`. It takes memory (7 KiB) when it gets its first producer: most logs
-    have none."""
+    never get one."""
 
     __slots__ = ("_next", "_raw", "_slots", "_watcher")
 
@@ -116,7 +116,7 @@ class ProducerTable:
 
     @property
     def address(self) -> int:
-        """Of the structs, which live as long as this; 0: there are none yet."""
+        """Address of the structs, which live as long as this; 0: none made yet."""
         return int(ffi.cast("uintptr_t", self._raw)) if self._raw else 0
 
     def __len__(self) -> int:

@@ -1,5 +1,5 @@
 /*
- * pylocks.c - the module `_locks`, and its locks.  It is a module of its own (stable ABI, CPython 3.10 and later),
+ * pylocks.c - the module `_locks`, and its locks.  It is a separate module (stable ABI, CPython 3.10 and later),
  * because what is promised here cannot be had in Python: a signal handler, a finalizer or a log handler may run
  * between any two bytecodes, and a `with` over a Python object has bytecodes between "acquired" and "will be
  * released".  pylocks_thread.c has what a thread holds, and the functions; pylocks_file.c has OpenFile;
@@ -11,11 +11,11 @@
  *     thread holds it, ReentrantCallError.  One of a lower rank is ReentrantCallError always.  Only a call that
  *     comes in from inside another one can meet that, since the engine takes its locks in the order of their
  *     ranks; so no two threads wait for each other.
- *   - Ranks are those of one group (a store).  A lock of another group than those that a thread holds is tried.
+ *   - Ranks are per group (a store).  A lock of a group of which the thread holds no lock is tried.
  * Mutex.may_wait: whether it would be waited for now, by the rules above; else entering it may be refused.
  * Mutex.attempt(): a context manager that never waits; its value is whether it has the lock.
  * Group(mutexes): enters all of them, which are of one group, in order, or none.
- * defer(function, *args): called when this thread has let go of its last lock; at once where it holds none.
+ * defer(function, *args): called when this thread has released its last lock; at once if it holds none.
  * places(), assume(places): a thread that works for another one, which waits for it, counts as holding its locks.
  *
  * Everything here runs with the GIL, but where a thread waits.  After a fork, in the child, all locks are free:

@@ -15,7 +15,7 @@
 typedef struct {
     PyObject_HEAD
     PyThread_type_lock lock;
-    unsigned long owner; /* thread; 0: nobody */
+    unsigned long owner; /* thread; 0: free */
     unsigned long forks;
     unsigned long group;
     uint64_t takes;                     /* how often it was taken, at least once for each time */
@@ -30,13 +30,13 @@ typedef struct {
     PyObject *close; /* called with the descriptor; NULL: the system's */
 } pylocks_file;
 
-/* Whether nobody holds it, and nobody took it since `takes` was read. */
+/* Whether it is free, and was not taken since `takes` was read. */
 static inline int pylocks_is_untouched(const pylocks_mutex *self, uint64_t takes)
 {
     return self->takes == takes && self->owner == 0 && self->forks == *self->process_forks;
 }
 
-/* Each as the method of its name; those that return a number return -1 with an error set. */
+/* Each as the method of its name; functions that return a number return -1 with an error set. */
 typedef struct {
     PyTypeObject *file;
     PyTypeObject *mutex;

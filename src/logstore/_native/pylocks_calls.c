@@ -1,7 +1,7 @@
 /*
  * pylocks_calls.c - one call at a time, of the module `_locks`.
  *
- * Calls(name): of an object that is for one thread at a time.  No lock: nobody waits for it, and it has no rank.
+ * Calls(name): of an object that is for one thread at a time.  No lock: no thread waits for it, and it has no rank.
  * Calls.call(value, inside): a context manager, entered and left in one C call each, whose value is `value`.  It
  *   raises ReentrantCallError while another thread is in a call, and in the same thread where a signal handler, a
  *   finalizer or a callback makes it; that of a callback, with `inside`, is let in.
@@ -14,7 +14,7 @@ static PyTypeObject *pylocks_call_type;
 typedef struct {
     PyObject_HEAD
     PyObject *name;
-    unsigned long owner; /* the thread of the call; 0: there is none */
+    unsigned long owner; /* the thread of the call; 0: no call */
     unsigned long forks;
     int depth;
     int is_open;
@@ -99,7 +99,7 @@ static PyObject *pylocks_call_enter(PyObject *object, PyObject *unused)
     pylocks_call *self = (pylocks_call *)object;
     pylocks_calls *calls = self->calls;
     unsigned long me = PyThread_get_thread_ident();
-    if (calls->forks != pylocks_forks) { /* in the child of a fork nobody is in a call */
+    if (calls->forks != pylocks_forks) { /* in the child of a fork no call is running */
         calls->forks = pylocks_forks;
         calls->owner = 0;
         calls->depth = calls->is_open = 0;
@@ -138,7 +138,7 @@ static PyObject *pylocks_call_exit(PyObject *object, PyObject *const *args, Py_s
     if (self->taken > 0 && calls->forks == pylocks_forks) {
         self->taken--;
         calls->depth--;
-        calls->is_open = calls->depth > 0; /* it was made by a callback, which goes on */
+        calls->is_open = calls->depth > 0; /* it was made by a callback, which continues */
     }
     Py_RETURN_NONE;
 }

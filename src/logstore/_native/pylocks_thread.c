@@ -14,7 +14,7 @@ static pthread_key_t pylocks_key; /* has the same pointer: its destructor frees 
 
 /*
  * At the end of a thread, without the GIL: what was deferred, if anything is left of it, cannot be freed here.  If
- * the destructor of another library takes a lock after this, that allocates anew, and this is called again.
+ * the destructor of another library takes a lock after this, that allocates again, and this is called once more.
  */
 static void pylocks_end_me(void *block)
 {
@@ -65,8 +65,8 @@ int pylocks_begin(void)
 }
 
 /*
- * Call what was deferred, once no lock is held.  What a call raises is told and forgotten, as for a finalizer;
- * but an interrupt is not: it goes on when all were called.
+ * Call what was deferred, once no lock is held.  An exception that a call raises is reported and dropped, as in a
+ * finalizer; but an interrupt is raised when all were called.
  */
 int pylocks_run_deferred(void)
 {

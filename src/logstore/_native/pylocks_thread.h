@@ -11,7 +11,7 @@
 #include "pylocks_api.h"
 
 #define PYLOCKS_RANKS 32
-#define PYLOCKS_GROUPS 8 /* so many stores may call each other in one thread */
+#define PYLOCKS_GROUPS 8 /* number of stores that may call each other in one thread */
 #define PYLOCKS_FAST(function) ((PyCFunction)(void (*)(void))(function))
 
 typedef struct {
@@ -48,7 +48,7 @@ extern PyObject *pylocks_reentrant;   /* logstore.errors.ReentrantCallError */
 int pylocks_begin(void);
 /* pylocks.c: add a type to the module; NULL with an error set. */
 PyTypeObject *pylocks_add(PyObject *module, const char *name, PyType_Spec *spec);
-/* pylocks_turns.c: add Turns to the module (-1 with an error set), and its functions to what other modules call. */
+/* pylocks_turns.c: add Turns to the module (-1 with an error set), and its functions to the API of other modules. */
 int pylocks_add_turns(PyObject *module);
 void pylocks_give_turns(pylocks_functions *api);
 /* pylocks_calls.c: add Calls to the module; -1 with an error set. */
@@ -59,7 +59,7 @@ int pylocks_run_deferred(void);
 
 /* ---------------------------------------------------------------- what a thread holds */
 
-/* Give this thread a place for what it holds, if it has none: before a lock is taken, since there may be no memory. */
+/* Give this thread a place for the locks it holds, if needed: before a lock is taken, since memory may run out. */
 static inline int pylocks_ensure_me(void)
 {
     return pylocks_me != NULL ? 0 : pylocks_make_me();
@@ -84,7 +84,7 @@ static inline int pylocks_holds_others(unsigned long group)
 }
 
 /*
- * What this thread holds of a group; a free place where that is nothing; NULL where there is none.  Only after
+ * The ranks of a group that this thread holds; a free place if it holds none; NULL if all are used.  Only after
  * pylocks_ensure_me().
  */
 static inline pylocks_ranks *pylocks_find(unsigned long group)
@@ -133,14 +133,14 @@ static inline void pylocks_uncount(unsigned long group, int rank)
     }
 }
 
-/* Call what was deferred, if this thread has let go of its last lock: 0, or -1 with an error set. */
+/* Call what was deferred, if this thread has released its last lock: 0, or -1 with an error set. */
 static inline int pylocks_run_due(void)
 {
     pylocks_thread *me = pylocks_me;
     return me != NULL && me->held == 0 && me->deferred != NULL ? pylocks_run_deferred() : 0;
 }
 
-/* The result of a call that has let go of a lock: None, once what was deferred is done. */
+/* The result of a call that has released a lock: None, once what was deferred is done. */
 static inline PyObject *pylocks_left(void)
 {
     if (pylocks_run_due() < 0) {

@@ -3,21 +3,21 @@
  *
  * turns = Turns(rank, name, group=0)
  * with turns.take(upto) as is_mine: ...
- *   True: this thread works now; nobody else does until it leaves.  False: another thread has announced that the work
- *   is done up to `upto`.  While another thread works this one waits, without the GIL, and is woken once: with the
- *   result, or to work next.  Who leaves wakes the one that has waited longest.
- * turns.announce(upto): wake those that wait for no more than this.
+ *   True: this thread works now; no other thread does until it leaves.  False: another thread has announced that the
+ *   work is done up to `upto`.  While another thread works this one waits, without the GIL, and is woken once: with the
+ *   result, or to work next.  A thread that leaves wakes the one that has waited longest.
+ * turns.announce(upto): wake the threads that wait for no more than this.
  * turn.gather(microseconds): before the work, wait until as many threads wait as the last announcement has woken, but
- *   not longer, and less where nobody came the last time.  They most probably come back, and the work is then done for
+ *   not longer, and less if no thread came the last time.  They most probably come back, and the work is then done for
  *   all of them instead of every other time.
  *
- * A thread that works holds the rank of the turns, as it would that of a Mutex (pylocks.c): what it is called for
+ * A thread that works holds the rank of the turns, as it would hold a Mutex (pylocks.c): code called
  * from inside its work must not wait for others that wait for it.  By the same rules it waits for its turn, or is
  * refused.
  *
  * Everything here runs with the GIL, but where a thread waits, so entering and leaving are one step each to signal
  * handlers.  A handler that runs in a waiting thread may take a turn itself: until it returns, its thread is not chosen
- * to work.  After a fork, in the child, nobody waits or works.
+ * to work.  After a fork, in the child, no thread waits or works.
  */
 #include "pylocks_thread.h"
 
@@ -28,30 +28,30 @@ enum { OUTSIDE, WAITING, SERVED, WORKING };
 
 /*
  * Threads whose work is done are woken one after the other: each wakes the next one when it has the GIL.  Woken at once,
- * all would wake only to wait for the GIL.  But where a thread waits so long for it, other threads keep it busy: then
- * those that are left are woken at once, to wait side by side.
+ * all would wake only to wait for the GIL.  But if a thread waits this long for it, other threads keep it busy: then
+ * the rest are woken at once, to wait side by side.
  */
 enum { SLOW_NS = 500 * 1000 };
 
-/* Where nobody came back, the next one waits so many times shorter. */
+/* If no thread came back, the next one waits this many times shorter. */
 enum { HURRY = 5 };
 
 typedef struct pylocks_turn pylocks_turn;
 
 typedef struct {
     PyObject_HEAD
-    pylocks_turn *first; /* of those that wait */
+    pylocks_turn *first; /* of the waiting threads */
     pylocks_turn *last;
-    pylocks_turn *first_served; /* of those whose work is done, and that are not woken yet */
+    pylocks_turn *first_served; /* of threads whose work is done, and that are not woken yet */
     pylocks_turn *last_served;
     pylocks_turn *gathering; /* of the thread that works, while it waits for others */
     long waiting;            /* how many */
     long served;             /* how many the last announcement has woken */
-    unsigned long worker;    /* thread; 0: nobody works */
+    unsigned long worker;    /* thread; 0: no thread works */
     unsigned long forks;
     unsigned long group;
     int rank;
-    int is_hurried; /* nobody came while the last one gathered */
+    int is_hurried; /* no thread came while the last one gathered */
     PyObject *name;
 } pylocks_turns;
 
@@ -60,17 +60,17 @@ struct pylocks_turn {
     pylocks_turns *turns;
     pylocks_turn *next;
     pylocks_turn *previous;
-    PyThread_type_lock lock; /* held; who wakes this one releases it */
+    PyThread_type_lock lock; /* held; the waking thread releases it */
     long long upto;
     long long woken_ns; /* when */
     int state;
     int is_busy;    /* its thread runs a signal handler */
-    int is_pending; /* one of those that are not woken yet */
+    int is_pending; /* not woken yet */
 };
 
 static PyTypeObject *pylocks_turn_type;
 
-/* ---------------------------------------------------------------- who waits */
+/* ---------------------------------------------------------------- the waiting threads */
 
 static void pylocks_link(pylocks_turn *self)
 {
@@ -154,7 +154,7 @@ static void pylocks_go_on(pylocks_turn *self)
     pylocks_wake_served(turns, all);
 }
 
-/* Nobody works any more: the next one does, if one waits. */
+/* No thread works any more: the next one does, if one waits. */
 static void pylocks_pass_on(pylocks_turns *turns)
 {
     pylocks_turn *next = turns->first;
@@ -456,7 +456,7 @@ static PyObject *pylocks_turns_announce(PyObject *self, PyObject *upto)
 static void pylocks_turns_dealloc(PyObject *self)
 {
     Py_XDECREF(((pylocks_turns *)self)->name);
-    pylocks_free(self); /* nobody waits: a turn holds a reference */
+    pylocks_free(self); /* no thread waits: a turn holds a reference */
 }
 
 static PyMethodDef pylocks_turns_methods[] = {

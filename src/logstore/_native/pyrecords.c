@@ -1,6 +1,6 @@
 /*
  * pyrecords.c - what cffi cannot do fast enough: Python objects for decoded columns, and columns of Python
- * objects, one record at a time; and the small questions that each read asks.  A module of its own (stable ABI, CPython
+ * objects, one record at a time; and the small questions that each read asks.  A separate module (stable ABI, CPython
  * 3.10 and later); everything else is in the C core.
  *
  * Trusts the addresses and the count that logstore._native passes: columns that ls_decode has filled, whose
@@ -24,7 +24,7 @@ static PyMethodDef pyrecords_methods[] = {
 
 /*
  * The types are kept in static variables, so a process has the module once: a second interpreter in it is refused.
- * What failed may be tried again.
+ * A failed import may be tried again.
  */
 static int pyrecords_exec(PyObject *module)
 {

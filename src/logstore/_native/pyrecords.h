@@ -12,7 +12,7 @@
 
 /*
  * Functions of the core, which is another shared object.  They are called with the interpreter lock, and give it away
- * by themselves where they take long (ls_gil.h).
+ * by themselves if they take long (ls_gil.h).
  */
 typedef struct {
     int64_t (*index_floor)(const uint8_t *, int64_t, int64_t, int64_t *, int64_t *);
@@ -94,7 +94,7 @@ extern int64_t pyrecords_times[PYRECORDS_ROWS_MAX];
 
 /*
  * pyrecords_rows.c: give `rows`, which has a count of at most PYRECORDS_ROWS_MAX, the columns of lists; they hold until
- * the next call, and as long as the lists stay as they are.  1; 0 where a list has another length, or an item that is
+ * the next call, or until the lists change.  1; 0 if a list has another length, or an item that is
  * not of exactly these types, or cannot be stored.
  */
 int pyrecords_rows_of(const pyrecords_lists *lists, ls_records *rows);

@@ -2,11 +2,11 @@
  * pyrecords_append.c - PreparedAppend: small appends to a log, each in one step (pyrecords_write.c).
  *
  * The usual way of an append (Appender.append_rows) takes the lock of the log, makes sure that the log takes
- * appends, writes, and tells all parts of the log.  After it has done so once, nearly all of it holds for the next
- * append, for as long as nobody takes that lock: all that changes the log takes it.  So it leaves here what it knows
- * (`prepare`), and the lock counts how often it is taken.  An append for which something else is to be done (another
+ * appends, writes, and informs all parts of the log.  After it has done so once, nearly all of it holds for the next
+ * append, until that lock is taken: all that changes the log takes it.  So it leaves here what it knows
+ * (`prepare`), and the lock counts how often it is taken.  An append that needs other work (another
  * segment, a sync, a waiting reader, an object that is not of the type bytes, more bytes than there is room for, ...)
- * goes the usual way again, which prepares anew.
+ * goes the usual way again, which prepares once more.
  *
  * From the check of the lock to its end, an append keeps the interpreter lock and runs no Python code: to all other
  * threads, signal handlers and finalizers it is one step, and needs no lock itself.  What may run Python code comes
@@ -71,7 +71,7 @@ static PyObject *pyrecords_append_append(PyObject *self, PyObject *const *args, 
     return pyrecords_append_one((pyrecords_append *)self, args, count);
 }
 
-/* Append `from`, whose number of rows is known: their offsets, or None where they go the usual way. */
+/* Append `from`, whose number of rows is known: their offsets, or None if they need the usual way. */
 static PyObject *pyrecords_append_range(pyrecords_append *self, pyrecords_source *from)
 {
     int64_t rows = from->rows.count;
@@ -155,8 +155,8 @@ static PyObject *pyrecords_append_arrow(PyObject *object, PyObject *args)
 /*
  * append_batches(data, check_producers) -> range of offsets, or None: nothing was done, they go the usual way.
  *
- * Plain batches as a producer sends them, in an object of the type bytes.  Those of producers that number their records
- * are appended here if these are to be checked, and each is the next one of a producer that the table has.
+ * Plain batches as a producer sends them, in an object of the type bytes.  Batches of producers that number their
+ * records are appended here if `check_producers` is true, and each is the next one of a producer that the table has.
  */
 static PyObject *pyrecords_append_batches(PyObject *object, PyObject *const *args, Py_ssize_t count)
 {
@@ -224,7 +224,7 @@ static PyObject *pyrecords_append_encoded(PyObject *object, PyObject *args)
         range = pyrecords_append_range(self, &from);
     }
     if (is_mine && (range == NULL || range == Py_None)) {
-        /* The usual way may undo what it does, and give the writer another state; or this was undone. */
+        /* The usual way may undo its append, and give the writer another state; or this append was undone. */
         pyrecords_append_forget(self);
     }
     return range;
@@ -233,7 +233,7 @@ static PyObject *pyrecords_append_encoded(PyObject *object, PyObject *args)
 /*
  * append_rows(address, base, is_held) -> range of offsets, or None: nothing was done, they go the usual way.
  *
- * The address of an ls_records without headers, whose rows stay as they are meanwhile.  Its timestamp_all is the time of
+ * The address of an ls_records without headers, whose rows do not change meanwhile.  Its timestamp_all is the time of
  * the append: the caller reports it, and LogAppendTime must store the same.  The offsets begin at `base`, -1: anywhere.
  * `is_held`: this thread has the lock of the log, and has called `prepare` since it took it.
  */
@@ -293,8 +293,8 @@ static PyObject *pyrecords_append_clear(PyObject *self, PyObject *unused)
 }
 
 /*
- * keep(durable, quiet_size): the caller holds the lock, and has changed nothing of what was prepared but these.  What
- * held until it took the lock goes on to hold.
+ * keep(durable, quiet_size): the caller holds the lock, and of the prepared state has changed only these.  What
+ * held until it took the lock still holds.
  */
 static PyObject *pyrecords_append_keep(PyObject *object, PyObject *args)
 {

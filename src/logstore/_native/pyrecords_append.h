@@ -9,8 +9,8 @@
 #include "pyrecords.h"
 
 /*
- * The parts of a log, as far as steps read and write them (pyrecords_parts.c).  Where a method in Python is called, and
- * in a sync, another thread may write them, too.
+ * The parts of a log, as far as steps read and write them (pyrecords_parts.c).  Another thread may write them, too,
+ * while a method in Python or a sync runs.
  */
 typedef struct {
     PyObject_HEAD
@@ -31,7 +31,7 @@ typedef struct {
 
 typedef struct {
     PyObject_HEAD
-    PyObject *next_offset; /* ints: that of a file that somebody else wrote may be 2**63 */
+    PyObject *next_offset; /* ints: in a file that other software wrote it may be 2**63 */
     PyObject *size;
 } pyrecords_segment;
 
@@ -43,7 +43,7 @@ typedef struct {
 } pyrecords_entries;
 
 /*
- * Calls of the system that a step makes (pyrecords_system.c).  Where a method in Python has raised, a function returns
+ * Calls of the system that a step makes (pyrecords_system.c).  If a method in Python raises, a function returns
  * a negative number, and the error is set.
  */
 enum { /* as logstore.io.files.replaced_calls */
@@ -112,7 +112,7 @@ typedef struct {
     int64_t bytes;
 } pyrecords_arrow_place;
 
-/* pyrecords_arrow.c: the columns of a batch.  1; 0 where one is of a kind that is not read here. */
+/* pyrecords_arrow.c: the columns of a batch.  1; 0 if one is of a kind that is not read here. */
 int pyrecords_open_arrow(const struct ArrowSchema *schema, const struct ArrowArray *batch,
                          const pyrecords_arrow_place places[PYRECORDS_ARROW_COLUMNS], pyrecords_arrow *columns);
 
@@ -135,7 +135,7 @@ typedef struct {
 
 /*
  * Take plain batches that a producer sent for the next call of pyrecords_append_source: they are checked, and their
- * records counted.  1, or 0 where one is no such batch, or they are too large.
+ * records counted.  1, or 0 if one is not such a batch, or they are too large.
  */
 int pyrecords_take_batches(const pyrecords_append *self, const uint8_t *data, int64_t size, pyrecords_source *from);
 
@@ -149,7 +149,7 @@ int pyrecords_take_encoded(const pyrecords_append *self, const uint8_t *data, in
  */
 PyObject *pyrecords_append_one(pyrecords_append *self, PyObject *const *args, Py_ssize_t count);
 
-/* Append records: 1; 0 where they go the usual way; -1 with an error set. */
+/* Append records: 1; 0 if they need the usual way; -1 with an error set. */
 int pyrecords_append_source(pyrecords_append *self, const pyrecords_source *from);
 
 /* The sum of two numbers that are not negative, or the largest number. */
@@ -178,8 +178,8 @@ int pyrecords_is_held_ready(const pyrecords_append *self);
 PyObject *pyrecords_new_extent(PyObject *type);
 
 /*
- * Give an Extent the items of that of the log, but for one of them: 1; 0 where the log has no Extent; -1 with an error
- * set.
+ * Give an Extent the items of the log's Extent, except for one of them: 1; 0 if the log has no Extent; -1 with an
+ * error set.
  */
 int pyrecords_fill_extent(const pyrecords_append *self, PyObject *next, Py_ssize_t place, PyObject *other);
 
@@ -202,7 +202,7 @@ int pyrecords_bind_system(pyrecords_system *system, PyObject *methods);
 /* The error that is set, or that of an errno, as an object, which is the caller's; no error is set any more. */
 PyObject *pyrecords_take_error(int32_t status);
 
-/* Take the lock of a log, and let go of it, for a step that calls methods in Python; as the functions below. */
+/* Take and release the lock of a log, for a step that calls methods in Python; as the functions below. */
 int pyrecords_lock_step(pyrecords_append *self);
 int pyrecords_unlock_step(pyrecords_append *self, int status);
 
@@ -221,17 +221,17 @@ static inline int pyrecords_begin_step(pyrecords_append *self)
     return pyrecords_calls(self, PYRECORDS_WRITE) ? pyrecords_lock_step(self) : 1;
 }
 
-/* The step has ended with a status, which is returned; -1 with an error set where one comes now. */
+/* The step has ended with a status, which is returned; -1 with an error set if unlocking raises one. */
 static inline int pyrecords_end_step(pyrecords_append *self, int status)
 {
     return pyrecords_calls(self, PYRECORDS_WRITE) ? pyrecords_unlock_step(self, status) : status;
 }
 
-/* Behind a method in Python: whether the step goes on, and writes for this writer.  The lock was taken so often since
- * it was prepared. */
+/* After a method in Python returned: whether the step may continue, and writes for this writer.  `takes`: how often the
+ * lock was taken since it was prepared. */
 int pyrecords_has_step(const pyrecords_append *self, const pyrecords_writer *writer, uint64_t takes);
 
-/* Call what was deferred, also behind an error, which stays set: the status, or -1 with an error set. */
+/* Call what was deferred, also after an error, which stays set: the status, or -1 with an error set. */
 int pyrecords_run_deferred(int status);
 
 /* Make the objects that the calls need; -1 with an error set. */

@@ -3,9 +3,9 @@
  * (https://arrow.apache.org/docs/format/CDataInterface.html).
  *
  * The interface gives addresses, but no sizes.  The caller has had Arrow validate the batch: its buffers have the bytes
- * that its rows need, and tells the sizes of the data.  Each position is read once and checked, since other programs may
- * change what is in the buffers at any time.  Values are not copied: the core reads them where they are.  No Python code
- * runs in here.
+ * that its rows need.  The caller also passes the sizes of the data.  Each position is read once and checked, since
+ * other programs may change the buffers at any time.  Values are not copied: the core reads them in place.  No Python
+ * code runs in here.
  */
 #include "pyrecords_append.h"
 
@@ -39,7 +39,7 @@ struct ArrowArray {
 
 enum { BINARY_BUFFERS = 3, NUMBER_BUFFERS = 2 };
 
-/* Whether a column is of a kind that is read here: its values as they are, and no extension of them. */
+/* Whether a column is of a kind that is read here: plain values, no dictionary and no extension. */
 static int pyrecords_is_kind(const struct ArrowSchema *kind, const struct ArrowArray *column, int64_t buffers)
 {
     return kind->metadata == NULL && kind->dictionary == NULL && column->n_buffers == buffers && column->offset >= 0;
@@ -57,7 +57,7 @@ static int pyrecords_is_milliseconds(const struct ArrowSchema *kind, const struc
         && (strncmp(kind->format, "tsm:", 4) == 0 || strcmp(kind->format, "l") == 0);
 }
 
-/* Column number `at` of a batch; NULL where there is none, or it has another length. */
+/* Column number `at` of a batch; NULL if it does not exist, or has another length. */
 static const struct ArrowArray *pyrecords_child(const struct ArrowArray *batch, int64_t at)
 {
     const struct ArrowArray *column = at >= 0 && at < batch->n_children ? batch->children[at] : NULL;
@@ -114,7 +114,7 @@ static int pyrecords_positions(const struct ArrowArray *column, int64_t bytes, i
         out->len[i] = (int32_t)((uint32_t)end - (uint32_t)begin);
         begin = end;
     }
-    /* None falls, so none is behind the last one. */
+    /* Positions never decrease, so none is after the last one. */
     if (!is_ordered || begin > bytes) {
         return 0;
     }
@@ -128,7 +128,7 @@ static int pyrecords_positions(const struct ArrowArray *column, int64_t bytes, i
     return 1;
 }
 
-/* The timestamps of a column: 1, or 0 where one is missing or cannot be stored. */
+/* The timestamps of a column: 1, or 0 if one is missing or cannot be stored. */
 static int pyrecords_stamps(const struct ArrowArray *column, int64_t count, int64_t *out)
 {
     if ((column->null_count != 0 && column->buffers[0] != NULL) || column->buffers[1] == NULL) {

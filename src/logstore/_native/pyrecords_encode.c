@@ -14,7 +14,7 @@ static int pyrecords_is_column(PyObject *object)
     return PyList_CheckExact(object) || PyTuple_CheckExact(object);
 }
 
-/* Whether the columns of a call, of which the first one is there, are lists or tuples; and as such. */
+/* Read the columns of a call, of which the first is not None: 1 if all are lists or tuples or None, else 0. */
 static int pyrecords_columns_of(PyObject *const columns[3], pyrecords_lists *lists)
 {
     for (int i = 0; i < 3; i++) {
@@ -33,8 +33,8 @@ static int pyrecords_columns_of(PyObject *const columns[3], pyrecords_lists *lis
  *
  * Batches of magic 2 of at most `batch_max` bytes, or messages of magic 0 or 1, with offsets from 0 on; they are not
  * compressed.  The columns are lists or tuples of bytes and None, and of ints; the last two may be None.  `now_ms`: the
- * time of the records where `timestamps_ms` is None.  None where an item is something else, a record is more than
- * `max_bytes`, all of them are too many, or none.
+ * time of the records if `timestamps_ms` is None.  Returns None if an item is something else, a record is more than
+ * `max_bytes`, or all of them are too many or zero.
  */
 PyObject *pyrecords_encode_lists(PyObject *module, PyObject *args)
 {

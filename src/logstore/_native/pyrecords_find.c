@@ -1,7 +1,7 @@
 /*
  * pyrecords_find.c - one record by its offset, or the first offset since a time, in one call: the indexes, one or two
  * reads, a walk over the headers, and the checksum of the batch that has the record.  Anything out of the ordinary (a
- * compressed batch, a gap, damage, a short read) has None as its result: the caller then reads as any reader does,
+ * compressed batch, a gap, damage, a short read) gives None: the caller then reads as any reader does,
  * which finds out why.
  */
 #include "pyrecords_append.h"
@@ -66,14 +66,14 @@ static void pyrecords_give_back(uint8_t *data)
     }
 }
 
-/* How many bytes behind a batch `pyrecords_is_followed` looks at. */
+/* How many bytes after a batch `pyrecords_is_followed` looks at. */
 static int64_t pyrecords_behind(const pyrecords_target *t)
 {
     return t->checks & LS_CHECK_GAPLESS ? 0 : LS_FRAME_MIN_BYTES;
 }
 
-/* Whether the offset of a batch, which no checksum covers, is right: where there may be gaps, only the next batch shows
-   that.  0 also where it is not among these bytes, or a wrapper, whose first offset they do not say. */
+/* Whether the offset of a batch, which no checksum covers, is right: if there may be gaps, only the next batch shows
+   that.  0 also if the next batch is not among these bytes, or is a wrapper, whose first offset they do not say. */
 static int pyrecords_is_followed(const pyrecords_target *t, const uint8_t *data, int64_t bytes, const ls_batch *batch)
 {
     if (pyrecords_behind(t) == 0) {
@@ -164,7 +164,7 @@ static PyObject *pyrecords_of_columns(const pyrecords_target *t, const uint8_t *
     return record;
 }
 
-/* The record of a batch, checksum checked; NULL without an error where there is none. */
+/* The record of a batch, checksum checked; NULL without an error if the batch does not hold it. */
 static PyObject *pyrecords_decode_one(const pyrecords_target *t, const uint8_t *data, const ls_batch *batch)
 {
     int64_t offset = 0, timestamp = 0;
@@ -237,7 +237,7 @@ static int pyrecords_step_on(const pyrecords_target *t, const uint8_t *data, int
     return 1;
 }
 
-/* The record; NULL without an error where it cannot be had this way. */
+/* The record; NULL without an error if it cannot be found this way. */
 static PyObject *pyrecords_search(const pyrecords_target *t, pyrecords_step step)
 {
     uint8_t first[READ_BYTES];
@@ -313,7 +313,7 @@ static const uint8_t *pyrecords_bytes_of(PyObject *entries, Py_ssize_t count, Py
 /*
  * find(fd, entries, base_offset, next_offset, size, checks, offset) -> Record or None
  *
- * `entries` are those of an offset index, which are not looked at any more when the log is read: then other threads may
+ * `entries` are an offset index's, which are not used any more when the log is read: then other threads may
  * add some.  `size` is where the valid bytes of the log end.
  */
 PyObject *pyrecords_find(PyObject *module, PyObject *args)
@@ -356,7 +356,7 @@ typedef struct {
 
 /*
  * Step over the batch that a time index entry names: it has the largest timestamp so far, and that is too old.  0
- * where the bytes do not agree with the entry.
+ * if the bytes do not agree with the entry.
  */
 static int pyrecords_step_over(const uint8_t *data, int64_t bytes, int64_t offset, int64_t timestamp,
                                pyrecords_since *since)
@@ -381,7 +381,7 @@ static int pyrecords_step_over(const uint8_t *data, int64_t bytes, int64_t offse
     return 1;
 }
 
-/* Small batches, all of them decoded: 1 found, 0 go on, -1 nothing that can be read here. */
+/* Small batches, all of them decoded: 1 found, 0 continue, -1 nothing that can be read here. */
 static int pyrecords_since_small(const pyrecords_target *t, const uint8_t *data, int64_t bytes, pyrecords_since *since)
 {
     int64_t offset[TIME_RECORDS], timestamp[TIME_RECORDS];
@@ -405,7 +405,7 @@ static int pyrecords_since_small(const pyrecords_target *t, const uint8_t *data,
     return walk.pos == 0 || walk.stop == LS_STOP_COMPRESSED || walk.stop == LS_STOP_ZEROS ? -1 : 0;
 }
 
-/* One large batch of magic 2, of so many bytes, and what is read behind it: as above. */
+/* One large batch of magic 2, of `bytes` bytes, and the bytes read after it: as above. */
 static int pyrecords_since_large(const pyrecords_target *t, const uint8_t *data, int64_t size, int64_t bytes,
                                  pyrecords_since *since)
 {
@@ -434,7 +434,7 @@ static int pyrecords_since_large(const pyrecords_target *t, const uint8_t *data,
     return since->offset <= batch.last_offset && pyrecords_is_followed(t, data, bytes, &batch) ? 1 : -1;
 }
 
-/* One step from since->pos: as above.  `first` are the bytes there, as far as they are read. */
+/* One step from since->pos: as above.  `first`: the `have` bytes read there. */
 static int pyrecords_since_step(const pyrecords_target *t, const uint8_t *first, int64_t have, pyrecords_since *since)
 {
     int64_t size = (int64_t)ls_bytes_load_u32(first + LS_FRAME_LENGTH_POS) + LS_FRAME_PREFIX_BYTES;
@@ -489,7 +489,7 @@ static int pyrecords_search_time(const pyrecords_target *t, pyrecords_since *sin
  * find_time(fd, times, entries, base_offset, next_offset, size, checks, start, timestamp) -> offset or None
  *
  * The first offset from `start` on whose record has this timestamp or a later one, in one segment.  `times` and
- * `entries` are those of its indexes; the others as for `find`.  `timestamp` is not INT64_MIN.
+ * `entries` are its two indexes' entries; the others as for `find`.  `timestamp` is not INT64_MIN.
  */
 PyObject *pyrecords_find_time(PyObject *module, PyObject *args)
 {
@@ -531,7 +531,7 @@ PyObject *pyrecords_find_time(PyObject *module, PyObject *args)
 
 /*
  * floor(entries, count, target, is_time) -> (slot, first, second): the greatest entry of an index whose first number is
- * at most a target, and its two numbers; slot -1: there is none.
+ * at most a target, and its two numbers; slot -1: not found.
  */
 PyObject *pyrecords_floor(PyObject *module, PyObject *args)
 {

@@ -44,8 +44,8 @@ PyObject *pyrecords_slice(const char *base, int32_t pos, int32_t len)
  *
  * With a topic they are TopicRecords.
  *
- * `owner` keeps the memory alive; `base` (of `size` bytes) and the columns are addresses, and those of the headers 0
- * where no record has any.  The columns must stay as they are until the last record was made.
+ * `owner` keeps the memory alive; `base` (of `size` bytes) and the columns are addresses; the header columns are 0
+ * if no record has headers.  The columns must not change until the last record was made.
  */
 static PyObject *pyrecords_decoded_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
@@ -174,15 +174,15 @@ static PyType_Spec pyrecords_decoded_spec = {
 typedef struct {
     PyObject_HEAD
     PyObject *source; /* NULL: it is exhausted, or closed */
-    PyObject *items;  /* NULL: those of the next run */
+    PyObject *items;  /* NULL: decode the next run first */
     int is_running;
 } pyrecords_flattened;
 
-/* To give way: at most so many pauses of so many ns, while which one thread after the other can get the lock. */
+/* To give way: at most this number of pauses of this length, in which one thread after the other can get the lock. */
 enum { GIVE_WAY_PAUSES = 10, GIVE_WAY_NS = 20000 };
 
 /*
- * Let threads have the interpreter lock that wait for it behind a system call for a writer.  They would get it when this
+ * Let threads that wait for the interpreter lock after a system call for a writer have it.  They would get it when this
  * thread has run for a switch interval (5 ms), and a roll of a segment makes 50 such calls.  To release the lock and to
  * take it again would not do: this thread would have it back before another one is awake.
  */

@@ -1,5 +1,5 @@
 /*
- * pyrecords_look.c - a look at a directory, and at files in it and beside it: a reader takes one before each read and
+ * pyrecords_look.c - a look at a directory, and at files in it and next to it: a reader takes one before each read and
  * after it.
  */
 #include "pyrecords.h"

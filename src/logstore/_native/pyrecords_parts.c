@@ -3,7 +3,7 @@
  * that the classes of these parts inherit, so that an attribute of them in Python is a field of a struct in C.
  *
  * C reads a field after each call that may have run Python code, and never keeps it over one.  Whether an object has the
- * fields is asked once, where it is handed over.
+ * fields is asked once, when it is handed over.
  */
 #include "pyrecords_append.h"
 

@@ -1,12 +1,12 @@
 /*
  * pyrecords_rows.c - columns of Python objects: lists of bytes and of timestamps, as the core takes them.
  *
- * Nothing is copied: the core reads the bytes where they are.  An object of the type bytes never changes, and never
- * moves.  No Python code runs in here, so the lists stay as they are, too.
+ * Nothing is copied: the core reads the bytes in place.  An object of the type bytes never changes, and never
+ * moves.  No Python code runs in here, so the lists do not change either.
  */
 #include "pyrecords.h"
 
-/* How far ahead objects are asked for: those of a long list are not in the cache. */
+/* How far ahead objects are prefetched: a long list's objects are not in the cache. */
 enum { AHEAD = 8, LINE = 64 };
 
 static PyObject *pyrecords_item_of(PyObject *items, int is_list, Py_ssize_t i)
@@ -25,7 +25,7 @@ static Py_ssize_t pyrecords_bytes_at(PyObject *item)
 }
 
 /* Where the items of a list or tuple are, counted from *data, and their lengths, -1 for None.  Returns how many there
-   are, or -1 where one is something else. */
+   are, or -1 if one is something else. */
 static Py_ssize_t pyrecords_point_at(PyObject *items, int64_t *pos, int32_t *len, const uint8_t **data)
 {
     int is_list = PyList_Check(items);
@@ -59,7 +59,7 @@ static Py_ssize_t pyrecords_point_at(PyObject *items, int64_t *pos, int32_t *len
  * point(items) -> (tuple of items, address, positions, lengths) or None
  *
  * `items` is a list or tuple of bytes and None: their positions as int64, counted from the address, and their lengths
- * as int32, -1 for None.  They hold as long as the tuple lives.  None where an item is something else.
+ * as int32, -1 for None.  They hold as long as the tuple lives.  None if an item is something else.
  */
 PyObject *pyrecords_point(PyObject *module, PyObject *items)
 {
@@ -96,7 +96,7 @@ PyObject *pyrecords_point(PyObject *module, PyObject *items)
     return result;
 }
 
-/* The items of a list or tuple of ints from -1 on.  Returns how many there are, or -1 where one is something else. */
+/* The items of a list or tuple of ints from -1 on.  Returns how many there are, or -1 if one is something else. */
 static Py_ssize_t pyrecords_times_of(PyObject *items, int64_t *times)
 {
     int is_list = PyList_Check(items);

@@ -2,10 +2,10 @@
  * pyrecords_sync.c - SharedSync: syncs of one log that threads share; and Durations, of these syncs.
  *
  * The threads that wait for records to be durable take turns (pylocks_turns.c): one syncs what was appended by then,
- * for all.  What comes before and after the call of the system is one step each, as an append of PreparedAppend is: it
- * keeps the interpreter lock, runs no Python code, and so needs no lock of the log.  That holds while nobody has taken
- * this lock since the last append (pyrecords_append.c).  Else, and wherever something else is to be done (an index
- * entry to be written, a durable point to be recorded, a reader to be woken), it calls `Syncs` (log/write/syncs.py).
+ * for all.  The steps before and after the call of the system work as an append of PreparedAppend does: each
+ * keeps the interpreter lock, runs no Python code, and so needs no lock of the log, provided that this lock was not
+ * taken since the last append (pyrecords_append.c).  Otherwise, and if there is other work (an index
+ * entry to write, a durable point to record, a reader to wake), it calls `Syncs` (log/write/syncs.py).
  *
  * The turn, and the lock that keeps other work out of a sync, are left here whatever happens.
  */
@@ -16,8 +16,8 @@
 #include "ls_bytes.h"
 
 /*
- * So many index entries are not written behind each sync: opening a file costs more than a short scan.  What counts
- * entries, the durable point, writes them before.
+ * Up to this number of index entries are not written after each sync: opening a file costs more than a short scan.
+ * The durable point, which counts entries, writes them before.
  */
 #define UNWRITTEN_MAX 64
 
@@ -37,22 +37,22 @@ typedef struct {
 
 typedef struct {
     PyObject_HEAD
-    PyObject *methods[METHODS]; /* of Syncs: called where a step does not do */
+    PyObject *methods[METHODS]; /* of Syncs: called when a step is not enough */
     pyrecords_append *prepared;
     PyObject *turns;
     PyObject *lock;           /* the Mutex that is held during a sync */
     pylocks_file *store_lock; /* whose lock says that the store is this process's; NULL: none does */
     PyObject *owners;         /* of the two states and the page */
     pyrecords_durations *durations;
-    ls_segment_state *marked; /* what the sync that goes on is for; the turn guards it */
+    ls_segment_state *marked; /* what the current sync makes durable; the turn guards it */
     ls_segment_state *synced; /* what the last one was for */
-    ls_durable_page *page;    /* tells other processes what is durable */
+    ls_durable_page *page;    /* shows other processes what is durable */
 } pyrecords_sync;
 
 /* Where a sync began. */
 typedef struct {
     pyrecords_writer *writer; /* SegmentWriter, which keeps its file open */
-    PyObject *extent;         /* for what is durable then */
+    PyObject *extent;         /* for the durable records after the sync */
     PyObject *durable;
     Py_ssize_t index_count;
     Py_ssize_t time_count;
@@ -136,12 +136,12 @@ static int pyrecords_may_sync(const pyrecords_sync *self)
     const pyrecords_append *prepared = self->prepared;
     int is_owned = pyrecords_is_ready(prepared) ? pyrecords_is_owned(self) : 0;
     if (is_owned > 0 && pyrecords_calls(prepared, PYRECORDS_LOCK)) {
-        is_owned = pyrecords_is_ready(prepared); /* behind a method in Python, which may have closed the log */
+        is_owned = pyrecords_is_ready(prepared); /* after a method in Python, which may have closed the log */
     }
     return PyErr_Occurred() ? -1 : is_owned;
 }
 
-/* Mark what is to be synced: 1; 0 where it is not to be done here; -1 with an error set. */
+/* Mark the end of this sync: 1; 0 if a step cannot make this sync; -1 with an error set. */
 static int pyrecords_mark_end(pyrecords_sync *self, long long upto, pyrecords_mark *mark)
 {
     pyrecords_append *prepared = self->prepared;
@@ -170,10 +170,10 @@ static int pyrecords_mark_end(pyrecords_sync *self, long long upto, pyrecords_ma
 /* ---------------------------------------------------------------- after the call of the system: no Python code */
 
 /*
- * Whether nothing is to be done but to show what is durable.
+ * Whether the only work left is to show what is durable.
  *
  * The sync was made without the interpreter lock.  Another thread may have rolled the log, closed it or let it rest
- * meanwhile: then another writer is prepared, or none, and its indexes are not those of the mark.
+ * meanwhile: then another writer is prepared, or none, and its indexes are not the marked ones.
  */
 static int pyrecords_is_shown_only(const pyrecords_sync *self, const pyrecords_mark *mark)
 {
@@ -189,7 +189,7 @@ static int pyrecords_is_shown_only(const pyrecords_sync *self, const pyrecords_m
 }
 
 /*
- * Tell other processes what is durable now: 0, or -1 with an error set.  A write that fails says nothing: they learn of
+ * Show other processes what is durable now: 0, or -1 with an error set.  A failed write is ignored: they learn of
  * it from the state file.  The sync has made it true before, so what the file says is true whenever the machine stops.
  */
 static int pyrecords_tell_durable(pyrecords_sync *self)
@@ -218,7 +218,7 @@ static int pyrecords_show_in_step(pyrecords_sync *self, const pyrecords_mark *ma
     pyrecords_append *prepared = self->prepared;
     long long durable = pyrecords_durable(self);
     if (durable < 0 || durable > self->marked->last_offset) {
-        return durable < 0 ? -1 : 1; /* somebody who held the lock has synced more */
+        return durable < 0 ? -1 : 1; /* another thread that held the lock has synced more */
     }
     int status = pyrecords_fill_extent(prepared, mark->extent, PYRECORDS_EXTENT_DURABLE, mark->durable);
     if (status > 0) {
@@ -230,7 +230,7 @@ static int pyrecords_show_in_step(pyrecords_sync *self, const pyrecords_mark *ma
     return status;
 }
 
-/* Show what is durable, where nothing has changed that needs the lock: 1; 0 elsewhere; -1 with an error set. */
+/* Show what is durable, if nothing has changed that needs the lock: 1; 0 otherwise; -1 with an error set. */
 static int pyrecords_show_durable(pyrecords_sync *self, const pyrecords_mark *mark)
 {
     pyrecords_append *prepared = self->prepared;
@@ -243,7 +243,7 @@ static int pyrecords_show_durable(pyrecords_sync *self, const pyrecords_mark *ma
 
 /* ---------------------------------------------------------------- after the call of the system */
 
-/* `Syncs.finish` has failed: IS_THERE where it can wait for the next sync, else -1 with its error set. */
+/* `Syncs.finish` has failed: IS_THERE if it can wait for the next sync, else -1 with its error set. */
 static int pyrecords_without_finish(pyrecords_sync *self, const pyrecords_mark *mark)
 {
     if (!PyErr_ExceptionMatches(PyExc_RecursionError) && !PyErr_ExceptionMatches(PyExc_MemoryError)) {
@@ -279,7 +279,7 @@ static int pyrecords_after_sync(pyrecords_sync *self, const pyrecords_mark *mark
 static int pyrecords_sync_failed(const pyrecords_sync *self, const pyrecords_mark *mark, int32_t status)
 {
     if (status == PYRECORDS_RAISED && !PyErr_ExceptionMatches(PyExc_OSError)) {
-        return -1; /* an interrupt: what it has synced is not known, and the next sync does it again */
+        return -1; /* an interrupt: how much was synced is unknown, and the next sync does it again */
     }
     PyObject *raised = status == PYRECORDS_RAISED ? pyrecords_take_error(status) : NULL;
     self->prepared->health->is_poisoned = 1;
@@ -324,7 +324,7 @@ static int pyrecords_sync_mark(pyrecords_sync *self, const pyrecords_mark *mark)
     }
 }
 
-/* Sync what was appended by now, in steps: IS_THERE; IS_USUAL: it is to be done the usual way; -1 with an error set. */
+/* Sync what was appended by now, in steps: IS_THERE; IS_USUAL: it needs the usual way; -1 with an error set. */
 static int pyrecords_sync_steps(pyrecords_sync *self, long long upto)
 {
     if (self->prepared->writer == NULL) {
@@ -374,7 +374,7 @@ static int pyrecords_sync_work(pyrecords_sync *self, PyObject *turn, long long u
     return status;
 }
 
-/* Take a turn: IS_THERE (somebody has synced), IS_CUT, or -1 with an error set. */
+/* Take a turn: IS_THERE (another thread has synced), IS_CUT, or -1 with an error set. */
 static int pyrecords_sync_turn(pyrecords_sync *self, long long upto)
 {
     PyObject *turn = pyrecords_locks->take_turn(self->turns, upto);
@@ -498,7 +498,7 @@ static PyObject *pyrecords_sync_new(PyTypeObject *type, PyObject *args, PyObject
     return (PyObject *)self;
 }
 
-/* All members are for all its life: who holds it, and is part of a cycle, is cleared. */
+/* No member is ever replaced: cycles are broken by clearing the object that holds it. */
 static int pyrecords_sync_traverse(PyObject *object, visitproc visit, void *arg)
 {
     pyrecords_sync *self = (pyrecords_sync *)object;

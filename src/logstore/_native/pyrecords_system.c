@@ -2,13 +2,12 @@
  * pyrecords_system.c - the calls of the system that steps make (pyrecords_write.c, pyrecords_sync.c), as a table of
  * functions that is bound to an object of the type Files.
  *
- * What a subclass of Files has replaced is called as it is from Python: the methods are handed over once.  All else is
- * called here.  So a test that fails
- * a call fails it on the path that every append takes.
+ * A method that a subclass of Files has replaced is called as from Python: the methods are handed over once.  All else
+ * is called here.  So a test that fails a call fails it on the path that every append takes.
  *
- * To a step of which all calls are made here, the interpreter lock is all the protection it needs.  A method in Python
+ * A step whose calls are all made here needs no protection but the interpreter lock.  A method in Python
  * lets other threads run, and may itself append, close the log or fork: a step that calls one holds the lock of the log
- * (pyrecords_begin_step), as the usual way does, and asks behind the call whether it still has it.
+ * (pyrecords_begin_step), as the usual way does, and asks after the call whether it still has it.
  */
 #include "pyrecords_append.h"
 
@@ -70,7 +69,7 @@ static double pyrecords_own_monotonic(const pyrecords_system *system)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-/* ---------------------------------------------------------------- those of a subclass of Files */
+/* ---------------------------------------------------------------- methods of a subclass of Files */
 
 static int64_t pyrecords_called_now(const pyrecords_system *system)
 {

@@ -21,7 +21,7 @@ typedef struct {
     PyObject *extent;
     PyObject *end;
     PyObject *size;
-    const uint8_t *bytes; /* as they are written */
+    const uint8_t *bytes; /* ready to be written */
     const uint8_t *index_entries;
     const uint8_t *time_entries;
     PyObject *copies; /* of these, where methods in Python are called: another append may come between */
@@ -30,7 +30,7 @@ typedef struct {
     PyObject *error; /* that a method has raised */
 } pyrecords_next;
 
-static PyObject *pyrecords_intact; /* SegmentWriter.dirty where no index entry was added */
+static PyObject *pyrecords_intact; /* SegmentWriter.dirty if no index entry was added */
 /* Used from one check to the end of its append only. */
 static uint8_t pyrecords_bytes[STEP_BYTES];
 static uint8_t pyrecords_index_entries[STEP_ENTRIES * LS_INDEX_ENTRY_BYTES];
@@ -51,7 +51,7 @@ PyObject *pyrecords_new_extent(PyObject *type)
     return allocate((PyTypeObject *)type, PYRECORDS_EXTENT_ITEMS);
 }
 
-/* Take batches for the next call of pyrecords_append_source: 1, or 0 where they are too large. */
+/* Take batches for the next call of pyrecords_append_source: 1, or 0 if they are too large. */
 static int pyrecords_take(const uint8_t *data, int64_t size, pyrecords_source *from)
 {
     if (size <= 0 || size > STEP_BYTES) {
@@ -126,7 +126,7 @@ int pyrecords_is_held_ready(const pyrecords_append *self)
     return pyrecords_is_held(self) && !self->health->is_blocked;
 }
 
-/* Give batches their offsets, and plan their append: their bytes, or 0 where they go the usual way. */
+/* Give batches their offsets, and plan their append: their bytes, or 0 if they need the usual way. */
 static int64_t pyrecords_place(pyrecords_append *self, const pyrecords_source *from, int64_t now, pyrecords_next *next)
 {
     ls_error error;
@@ -158,7 +158,7 @@ static int pyrecords_has_keys(const ls_records *rows)
     return 1;
 }
 
-/* Encode rows, and plan their append: their bytes, or 0 where they go the usual way. */
+/* Encode rows, and plan their append: their bytes, or 0 if they need the usual way. */
 static int64_t pyrecords_encode(pyrecords_append *self, const pyrecords_source *from, int64_t now, pyrecords_next *next)
 {
     ls_error error;
@@ -183,7 +183,7 @@ static int64_t pyrecords_encode(pyrecords_append *self, const pyrecords_source *
                                          &error);
 }
 
-/* Make the bytes that are to be written: how many, or 0 where the records go the usual way. */
+/* Make the bytes to write: how many, or 0 if the records need the usual way. */
 static int64_t pyrecords_make_bytes(pyrecords_append *self, const pyrecords_source *from, int64_t now,
                                     pyrecords_next *next)
 {
@@ -202,7 +202,7 @@ static int64_t pyrecords_make_bytes(pyrecords_append *self, const pyrecords_sour
     return bytes;
 }
 
-/* Whether an index has room for so many entries more. */
+/* Whether an index has room for `count` more entries. */
 static int pyrecords_has_room(const pyrecords_entries *entries, int64_t count, Py_ssize_t entry_bytes)
 {
     if (count == 0) {
@@ -246,7 +246,7 @@ int64_t pyrecords_extent_offset(const pyrecords_append *self, Py_ssize_t place)
     return offset == NULL ? -1 : PyLong_AsLongLong(offset);
 }
 
-/* Fill the new extent, and make the other objects: 1; 0 where the log does not end here; -1 with an error set. */
+/* Fill the new extent, and make the other objects: 1; 0 if the log does not end here; -1 with an error set. */
 static int pyrecords_make_objects(const pyrecords_append *self, pyrecords_next *next)
 {
     next->end = PyLong_FromLongLong(next->state.last_offset + 1);
@@ -296,7 +296,7 @@ static int pyrecords_keep_encoded(const pyrecords_append *self, pyrecords_next *
 }
 
 /*
- * Write what is encoded: 0; -EINTR where nothing is written; another negative number where a part may be.  The frame of
+ * Write what is encoded: 0; -EINTR if nothing is written; another negative number if a part may be.  The frame of
  * the first of several batches is written last: until then zeros in its place end the log for readers of other
  * processes, and for recovery.
  */
@@ -316,7 +316,7 @@ static int32_t pyrecords_write(const pyrecords_append *self, const pyrecords_nex
     return status;
 }
 
-/* Let everybody see what is written. */
+/* Make the written records visible to all threads. */
 static void pyrecords_show(pyrecords_append *self, const pyrecords_source *from, const pyrecords_next *next)
 {
     if (from->has_producer) {
@@ -330,7 +330,7 @@ static void pyrecords_show(pyrecords_append *self, const pyrecords_source *from,
     pyrecords_set(&self->log->extent, next->extent);
 }
 
-/* A write has failed: from now on everybody sees that it is to be undone first. */
+/* A write has failed: from now on all threads see that it must first be undone. */
 static void pyrecords_tear(pyrecords_append *self, pyrecords_next *next, int32_t status)
 {
     next->failure = status;

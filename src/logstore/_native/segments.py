@@ -1,4 +1,4 @@
-"""What to append to a segment, when to roll it, and lookups in indexes."""
+"""Planning appends to a segment, when to roll it, and lookups in indexes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class DurablePageState:
-    """What C writes to tell other processes what is durable (``ls_durable_page``)."""
+    """The durable offset, as C shows it to other processes (``ls_durable_page``)."""
 
     __slots__ = ("raw",)
 
@@ -25,13 +25,13 @@ class DurablePageState:
         return bytes(ffi.buffer(self.raw.bytes)[: lib.LS_PAGE_DURABLE_POS])
 
     def fill(self, data: bytes, key: int) -> None:
-        """What the file has now, and the key of the check of a durable offset."""
+        """Set the content of the file, and the key of the check of a durable offset."""
         ffi.memmove(self.raw.bytes, data, lib.LS_PAGE_BYTES)
         self.raw.key = key
 
     @property
     def address(self) -> int:
-        """Of the struct, which lives as long as this."""
+        """Address of the struct, which lives as long as this."""
         return int(ffi.cast("uintptr_t", self.raw))
 
 
@@ -63,7 +63,7 @@ class SegmentState:
 
     @property
     def address(self) -> int:
-        """Of the struct, which lives as long as this."""
+        """Address of the struct, which lives as long as this."""
         return int(ffi.cast("uintptr_t", self.raw))
 
     @property
@@ -84,8 +84,8 @@ class SegmentState:
 
 
 class StepFacts:
-    """What appends and syncs in one step of C rely on (``ls_step_facts``). The lock of
-    the log guards it; `PreparedAppend.prepare` says that it holds."""
+    """The facts that appends and syncs in one step of C rely on (``ls_step_facts``).
+    The lock of the log guards it; `PreparedAppend.prepare` says that it holds."""
 
     __slots__ = ("_state", "raw")
 
@@ -95,7 +95,7 @@ class StepFacts:
 
     @property
     def address(self) -> int:
-        """Of the struct, which lives as long as this."""
+        """Address of the struct, which lives as long as this."""
         return int(ffi.cast("uintptr_t", self.raw))
 
     def set_topic(

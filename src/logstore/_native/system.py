@@ -1,4 +1,4 @@
-"""System calls of the C core (``ls_sys.c``). What they refuse is an `OSError`, as with
+"""System calls of the C core (``ls_sys.c``). A refusal raises `OSError`, as with
 the functions of `os`, and like those they are made again if a signal came first."""
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ def new_watch() -> int:
 
 
 def add_watch(fd: int, path: str, what: int = WATCH_ENTRIES) -> int:
-    """inotify_add_watch for what happens to a directory or a file, beside what is
-    reported of it already: the number of the watch, the same for the same one.
+    """inotify_add_watch for events of a directory or a file, in addition to those
+    it reports already: the number of the watch, the same for the same one.
 
     Raises:
         OSError: the system refuses.
@@ -108,7 +108,7 @@ def remove_watch(fd: int, number: int) -> None:
 
 
 def read_reports(fd: int, seconds: float | None, event: int = -1) -> bytes:
-    """Wait at most so many seconds (None: no limit) until there are reports of watches,
+    """Wait at most `seconds` (None: no limit) until there are reports of watches,
     or until an eventfd is set, which is cleared then; and read those reports that
     `REPORTS_BYTES` have room for. Nothing: the wait has ended otherwise.
 
@@ -151,7 +151,7 @@ class Step(NamedTuple):
             ``STEP_UNLOCK``: that lock is given back; ``STEP_FILE``: the file of a
             directory has these numbers; ``STEP_BYTES``: `data` is there at `pos`, at
             most 256 bytes; ``STEP_WRITE``: `data` is written there; ``STEP_SYNC``: the
-            file, or those that `Steps.set_files` names; ``STEP_STAMP``: the file of a
+            file, or the files of `Steps.set_files`; ``STEP_STAMP``: the file of a
             directory has this stamp.
         fd: of the file; of a directory, with ``STEP_FILE`` and ``STEP_STAMP``.
         data: with ``STEP_FILE``, the name; with ``STEP_STAMP``, the stamp and the name.
@@ -209,8 +209,8 @@ class Steps:
     def set_bytes(
         self, number: int, data: bytes | bytearray, pos: int | None = None
     ) -> None:
-        """Other data of a step, and another position; None: the same. What is in a
-        bytearray when the call is made counts."""
+        """Other data of a step, and another position; None: the same. A bytearray's
+        content at the time of the call counts."""
         one = self._c[number]
         # The reference keeps the bytes in memory.
         self._data[number] = data
@@ -223,8 +223,8 @@ class Steps:
         self.set_bytes(number, stamp + self._data[number][STAMP_BYTES:])
 
     def set_append(self, number: int, data: bytes, pos: int) -> None:
-        """What the step after one that looks at a file appends to that: the file must
-        end at `pos`."""
+        """Set the bytes that the step after one that looks at a file appends: the file
+        must end at `pos`."""
         self._c[number].size = pos
         write = self._c[number + 1]
         # The reference keeps the bytes in memory.
@@ -244,7 +244,7 @@ class Steps:
         one.results = self._results
 
     def sync_results(self) -> list[int]:
-        """The errors of these syncs as errno; 0: there was none; ECANCELED: the file
+        """The errors of these syncs as errno; 0: no error; ECANCELED: the file
         was not synced."""
         return [-result for result in self._results]
 
@@ -262,9 +262,9 @@ class Steps:
         return first
 
     def make(self, end: int, begin: int = 0) -> tuple[int, int]:
-        """Make those from number `begin` on, up to before `end`: (the number of the
-        first that had not the result that it must have; `end`: all had it; its error as
-        errno; 0: it is not as it must be)."""
+        """Make the steps from number `begin` on, up to before `end`: (the number of the
+        first without the result that it must have; `end`: all had it; its error as
+        errno; 0: another result than required)."""
         done = lib.ls_sys_steps(self._c + begin, end - begin, self._error)
         return begin + done, self._error[0]
 
@@ -276,7 +276,7 @@ _NAMED: Final = (STEP_FILE, STEP_STAMP)
 
 
 # `os` has them all. After one of these, a thread that reads records gives the
-# interpreter lock back at once (ls_gil.h). They tell audit hooks what `os` tells them.
+# interpreter lock back at once (ls_gil.h). They raise the audit events of `os`.
 
 
 def open_at(
@@ -340,30 +340,30 @@ def close(fd: int) -> None:
 
 
 def sync_data(fd: int) -> None:
-    """As ``os.fdatasync``. Raises: OSError."""
+    """Sync data as ``os.fdatasync``. Raises: OSError."""
     _made(lib.ls_sys_sync, (fd,))
 
 
 def sync_all(fd: int) -> None:
-    """As ``os.fsync``. Raises: OSError."""
+    """Sync as ``os.fsync``. Raises: OSError."""
     _made(lib.ls_sys_sync_all, (fd,))
 
 
 def truncate(fd: int, size: int) -> None:
-    """As ``os.ftruncate``. Raises: OSError."""
+    """Set the size as ``os.ftruncate``. Raises: OSError."""
     sys.audit("os.truncate", fd, size)
     _made(lib.ls_sys_truncate, (fd, size))
 
 
 def rename(from_fd: int, old: str, to_fd: int, new: str) -> None:
-    """As ``os.rename`` from one open directory to another. Raises: OSError."""
+    """Rename as ``os.rename``, between open directories. Raises: OSError."""
     sys.audit("os.rename", old, new, from_fd, to_fd)
     names = _encoded(old), _encoded(new)
     _made(lib.ls_sys_rename, (from_fd, names[0], to_fd, names[1]), old, new)
 
 
 def unlink(dir_fd: int, name: str) -> None:
-    """As ``os.unlink``. Raises: OSError."""
+    """Remove as ``os.unlink``. Raises: OSError."""
     sys.audit("os.remove", name, dir_fd)
     _made(lib.ls_sys_unlink, (dir_fd, _encoded(name)), name)
 

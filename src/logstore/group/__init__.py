@@ -1,1 +1,1 @@
-"""Groups of consumers: their members, and what they have committed."""
+"""Groups of consumers: their members, and their committed offsets."""

@@ -36,14 +36,14 @@ from logstore.store.store import Store
 
 __all__ = ["GroupExport", "export_group"]
 
-# The value without a leader epoch and an id of the topic, which are those of another
+# The value without a leader epoch and an id of the topic, which would belong to another
 # log: every release since 0.9 reads it.
 _VALUE_VERSION: Final = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GroupExport:
-    """What was handed over, or would be.
+    """Offsets that were handed over, or would be.
 
     Attributes:
         group: its id.
@@ -72,7 +72,7 @@ def export_group(
 
     When the broker starts, it serves them as if a consumer had committed them: with the
     time of this call, so that they do not expire sooner. Members are not handed over.
-    What the broker's group has committed for other partitions stays.
+    Offsets of the broker's group for other partitions stay.
 
     Args:
         path: a store, or the directory of another broker, or a copy of one of them. A
@@ -124,7 +124,7 @@ def export_group(
 
 
 def _commits(path: str, group: str) -> Sequence[OffsetCommit]:
-    """What the group has committed: one of logstore's, else one of a broker's."""
+    """Offsets of the group: of one of logstore's, else of one of a broker's."""
     # In a store, of the topics that are there: what was committed for one that was
     # deleted, and perhaps made again, does not count.
     own_groups, errors = groups_and_errors(path)

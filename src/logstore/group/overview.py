@@ -58,12 +58,12 @@ class LiveMember:
         has_ended: that process has ended: a child that it forked without Python holds
             its locks on. End the child, too.
         since_ms: when it joined, in Unix ms.
-        stuck_ms: for so many ms more than it may it has not polled; None: it is not
+        stuck_ms: for how many ms longer than allowed it has not polled; None: it is not
             stuck.
-        topics: those that it asks for by name.
+        topics: the topics that it asks for by name.
         pattern: a regular expression of others that it asks for; None: none.
-        partitions: those that it is to have; it takes them when their former member
-            has given them up (`GroupPartition.member` is who has one now).
+        partitions: its assigned partitions; it takes them when their former member
+            has given them up (`GroupPartition.member` is the present holder).
     """
 
     member_id: str
@@ -84,15 +84,15 @@ class ConsumerGroup(GroupRows):
 
     Attributes:
         group: its id.
-        state: ``"Empty"``: it has no member that lives. ``"Stable"``: each has the
-            partitions that it is to have. ``"Rebalancing"``: not yet.
+        state: ``"Empty"``: no member lives. ``"Stable"``: every member holds its
+            assigned partitions. ``"Rebalancing"``: not yet.
         generation: rises with each change of members or topics.
         assignor: the name of the one that the members use; None: none yet.
         way: ``"commits"`` or ``"transactions"``, as the group commits; "" so far.
         state_ms: since when this generation is, in Unix ms; -1: unknown.
         members: by slot.
-        partitions: committed offsets, and partitions that members are to have, by topic
-            and number. `end` is None also if the offset does not count: the topic was
+        partitions: committed offsets, and partitions assigned to members, by topic
+            and number. `end`: None also if the offset does not count: the topic was
             made again since, or the log was cut below it and has grown.
     """
 
@@ -123,7 +123,7 @@ class ConsumerGroups(list[ConsumerGroup]):
         self.problems: tuple[str, ...] = ()
 
     def _repr_html_(self) -> str:
-        """For notebooks: a table of the groups, and their problems."""
+        """Render for notebooks: a table of the groups, and their problems."""
         number = Cell.number
         rows = [
             [
@@ -145,7 +145,7 @@ def groups(path: str | os.PathLike[str]) -> ConsumerGroups:
     """The consumer groups of a store.
 
     Nothing is written and no lock is taken; members and an owner of the store may work
-    meanwhile. What members have is told by their locks, so it is true for this machine
+    meanwhile. Members' locks show what they hold, so it is true for this machine
     alone: in a copy of the directory no member lives.
 
     Raises:
@@ -158,7 +158,7 @@ def groups(path: str | os.PathLike[str]) -> ConsumerGroups:
 def groups_and_errors(
     path: str | os.PathLike[str],
 ) -> tuple[ConsumerGroups, dict[str, LogStoreError]]:
-    """As `groups`, with the error of each file that could not be read, by its name."""
+    """The result of `groups`, with the error of each unreadable file, by its name."""
     with open_store(path, read_only=True) as store:
         return groups_of(store, _Logs(store))
 
@@ -304,7 +304,7 @@ def _groups(
 def _published(
     store: Store, name: str, copies: Iterable[OffsetCommit]
 ) -> list[OffsetCommit]:
-    """What a group has committed by transactions."""
+    """Offsets that a group has committed by transactions."""
     known = {TopicPartition(one.topic, one.partition): one for one in copies}
     positions = GroupPositions(store, layout.group_of_file(name))
     # Of an id that the name has only shortened, too.

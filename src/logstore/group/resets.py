@@ -67,7 +67,7 @@ def reset_offsets(
         to: ``"earliest"``: the start of each log; ``"latest"``: its end; an offset; or
             a time (a datetime, a date, or text in ISO 8601): the first record since
             then, else the end.
-        shift: so many records further; negative: back. Of partitions for which an
+        shift: number of records further; negative: back. Of partitions for which an
             offset is committed. Either `to` or `shift` is given.
         topics: all partitions of these; None: the partitions for which the group has
             committed an offset.
@@ -82,7 +82,7 @@ def reset_offsets(
     Raises:
         GroupNotEmptyError: members live; also with `dry_run`.
         GroupNotFoundError: there is no such group, and no `topics`.
-        TopicNotFoundError: one of the topics, or of those of the group, is not here.
+        TopicNotFoundError: one of the topics, or of the group's topics, is not here.
         CommitFailedError: the group commits by transactions, whose offsets are with the
             publications of the store; or another process does not give back its mutex.
         ConfigError: arguments that cannot be meant; or this is no `dry_run`, and
@@ -114,7 +114,7 @@ def reset_offsets(
 
 
 class _Target:
-    """Where to: the arguments `to` and `shift` of `reset_offsets`."""
+    """Target of a reset: the arguments `to` and `shift` of `reset_offsets`."""
 
     def __init__(self, to: object, shift: object) -> None:
         self.time_ms: int | None = None
@@ -227,7 +227,7 @@ class _Reset:
 
 
 def _before(store: Store, file: GroupFile, partition: Partition) -> int | None:
-    """What is committed for a partition, and counts: in a copy that was not opened for
+    """The valid committed offset of a partition: in a copy that was not opened for
     writing yet, no position above the end of the log."""
     commit = file.committed(TopicPartition(partition.topic, partition.number))
     if commit is None:
@@ -256,7 +256,7 @@ def _partitions(
     topics: Iterable[str] | None,
     target: _Target,
 ) -> list[Partition]:
-    """Those to be changed, by topic and number."""
+    """The partitions to change, by topic and number."""
     if topics is not None:
         names = sorted(set(topics))
         found = [partition for name in names for partition in store.topic(name)]
@@ -325,7 +325,7 @@ def _check_members(lock: LockFile, group: str) -> None:
 
 def _check_way(store: Store, file: GroupFile, group: str) -> None:
     """Raise if the group commits by transactions: its file says so, or the store does,
-    after somebody has removed the file."""
+    after the file was removed."""
     way = file.state.way
     if not way and GroupPositions(store, group).read()[0]:
         way = BY_TRANSACTIONS

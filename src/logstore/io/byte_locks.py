@@ -85,7 +85,7 @@ class ByteLocks:
             kind, _, start, length, _ = FLOCK.unpack(answer)
             if kind == fcntl.F_UNLCK:
                 continue
-            # One lock of those in the range, which may reach beyond it; 0: to the end.
+            # One of the locks in the range, which may reach beyond it; 0: to the end.
             low = max(start, first)
             high = min(start + length, stop) if length else stop
             found += range(low, high)
@@ -93,7 +93,7 @@ class ByteLocks:
         return sorted(found)
 
     def forget_cached(self, fd: int, pos: int, size: int) -> None:
-        """Let the next read of a range come from the disk, as far as the system can: a
+        """Let the next read of a range come from the disk, if the system can: a
         page that was not written back stays. An error is ignored, too."""
         with contextlib.suppress(OSError):
             os.posix_fadvise(fd, pos, max(size, 0), os.POSIX_FADV_DONTNEED)
@@ -112,7 +112,7 @@ class ByteLocks:
         return os.uname().nodename
 
     def is_running(self, process: ProcessId) -> bool:
-        """Whether a process has not ended, as far as can be seen: one of another user
+        """Whether a process is visibly still running: one of another user
         may be hidden."""
         boot = self.process_id().boot
         return process.boot == boot and process.start == _start_of(process.pid) != 0

@@ -73,7 +73,7 @@ class Directory:
     descriptors, and one that was renamed or removed raises an error instead of leading
     to another place. (Kept open for a whole look of a reader, it could be one that a
     backup has replaced, and that is losing its files.) `path` is for messages; it is
-    never used to open a file. `access` is the owner and mode of what is made in it.
+    never used to open a file. `access` is the owner and mode of new entries in it.
     `moved_to`: the new name, if the owner renames the directory or has renamed it.
     `parent`: the directory that it is in; None for the root of a store.
     """
@@ -174,7 +174,7 @@ class Directory:
             return self.files.list(fd, directories=True)
 
     def infos(self) -> dict[str, FileInfo]:
-        """The infos of all that is in it, by name; not of what goes away meanwhile."""
+        """The infos of all its entries, by name; without entries removed meanwhile."""
         found = {}
         with self.use() as fd:
             for name in self.files.list(fd):
@@ -210,7 +210,7 @@ class Directory:
         return stamp_of(info)
 
     def look(self, names: LookNames, before: Look | None = None) -> Look:
-        """Examine this directory, files in it, and files beside it (none if it is a
+        """Examine this directory, files in it, and files next to it (none if it is a
         root), in one call. Not for a directory that this process renames.
 
         Args:
@@ -290,7 +290,7 @@ class Directory:
         so that nothing changes under the other names (`cp -al` of a store).
 
         Args:
-            keep_links: let all names stay those of one file.
+            keep_links: all names continue to name one file.
         """
         file = self.held()
         try:

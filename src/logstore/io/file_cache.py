@@ -179,7 +179,7 @@ class Descriptors:
             self._forgotten.popleft()
 
     def _evict(self, room: int) -> list[OpenFile]:
-        """Remove the least recently used files from the set, except those of writers.
+        """Remove the least recently used files from the set, except writers' files.
         The returned files are closed with the list, after the lock is released."""
         excess = len(self._open) - room
         if excess <= 0:

@@ -103,7 +103,7 @@ _KIND: Final = stat_module.S_IFMT(0o777777)
 
 
 def _info(numbers: Sequence[int]) -> FileInfo:
-    """Of the numbers of `native.stat`."""
+    """Build a `FileInfo` from the numbers of `native.stat`."""
     size, mtime_ns, ctime_ns, device, inode, uid, gid, mode = numbers
     kind = mode & _KIND
     # Without the call of `FileInfo`: a reader looks at files in each refresh.
@@ -172,7 +172,7 @@ class Files(ByteLocks, Links):
         os.rmdir(name, dir_fd=dir_fd)
 
     def list(self, dir_fd: int, *, directories: bool = False) -> list[str]:
-        """Names in a directory, sorted; with `directories` only those of directories.
+        """Names in a directory, sorted; with `directories` only directories.
 
         Raises an OSError with an explanation for more than `DIRECTORY_ENTRIES_MAX`
         names, before it takes memory for all of them.
@@ -317,10 +317,10 @@ class Files(ByteLocks, Links):
     def make_steps(
         self, steps: native.Steps, end: int, begin: int = 0
     ) -> tuple[int, OSError | None]:
-        """Make some calls, those from number `begin` on up to before `end`, in one
+        """Make some calls, from number `begin` on up to before `end`, in one
         call, until one has another result than it must.
 
-        Returns the number of that one, and its error; None: it is not as it must be.
+        Returns the number of that call, and its error; None: an unexpected result.
         `end`: all had the right one.
         """
         kind = type(self)
@@ -497,14 +497,14 @@ class Files(ByteLocks, Links):
     # -- changes by other processes
 
     def new_watch(self) -> int:
-        """A descriptor that reports changes of what is given to `watch`."""
+        """A descriptor that reports changes of the files given to `watch`."""
         return native.new_watch()
 
     def watch(
         self, fd: int, at: int, what: int = native.WATCH_ENTRIES, name: str = ""
     ) -> int:
         """Report what happens to an open file or directory, or to one in it that has
-        this name, beside what is reported of it already; those changes only that are
+        this name, in addition to earlier requests; only changes that are
         made on this host. Returns the number of the watch, the same for the same one.
 
         Args:
@@ -535,9 +535,9 @@ class Files(ByteLocks, Links):
     def reports_within(
         self, fd: int, seconds: float | None, event: int
     ) -> Sequence[Report] | None:
-        """As `reports`, but wait at most `seconds` until there are any, or `set_event`
-        was called, which is forgotten then; and leave those for the next call for which
-        one read has no room."""
+        """Wait as `reports`, but at most `seconds` until there are any, or `set_event`
+        was called, which is forgotten then. Reports for which one read has no room are
+        left for the next call."""
         if keeps(type(self), ("reports", "wait_for_any", "clear_event")):
             return _unless_lost(_reports_in(native.read_reports(fd, seconds, event)))
         # One of them is replaced: this is the same, call by call.
@@ -560,7 +560,7 @@ class Files(ByteLocks, Links):
             os.eventfd_read(fd)
 
     def wait_for_any(self, fds: Iterable[int], seconds: float | None) -> Sequence[int]:
-        """Wait at most `seconds` until descriptors are readable; those that are."""
+        """Wait at most `seconds` for readable descriptors; returns them."""
         poll = select.poll()
         for fd in fds:
             poll.register(fd, select.POLLIN)
@@ -588,7 +588,7 @@ def _reports_in(data: bytes) -> list[Report]:
     while pos < len(data):
         number, changes, _, name_bytes = _REPORT.unpack_from(data, pos)
         pos += _REPORT.size + name_bytes
-        # Those of a file have none.
+        # A report of a watched file has no name.
         name = data[pos - name_bytes : pos].rstrip(b"\0") if name_bytes else b""
         found.append((number, changes, os.fsdecode(name) if name else ""))
     return found

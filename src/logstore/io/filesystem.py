@@ -120,7 +120,7 @@ class Mount(NamedTuple):
         point: its mount point.
         kind: name of the file system: ``ext4``, ``fuse.sshfs``, ``virtiofs``.
         source: device or server.
-        options: those of the mount and those of the file system.
+        options: of the mount and of the file system.
     """
 
     number: int
@@ -264,7 +264,7 @@ def is_store(root: Directory, names: list[str]) -> bool:
 
 
 def _check_finished(root: Directory, names: list[str]) -> None:
-    """Raise `StoreNotFoundError` for what a snapshot leaves that was interrupted."""
+    """Raise `StoreNotFoundError` if an interrupted snapshot left this directory."""
     if layout.UNFINISHED in names:
         raise StoreNotFoundError(
             f"{root.path} is a snapshot that was not finished: it is no store. "

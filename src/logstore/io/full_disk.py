@@ -17,7 +17,7 @@ class UnknownContentError(OSError):
 
 
 def rename_or_unlink(directory: Directory, name: str, new: str) -> bool:
-    """Rename a file that is to be deleted later. If a full disk has no room for the
+    """Rename a file to delete it later. If a full disk has no room for the
     new name, remove the file at once. Returns whether it was renamed."""
     try:
         directory.rename(name, new)
@@ -38,7 +38,7 @@ def _overwrite_file(directory: Directory, name: str, data: bytes) -> None:
     """
     files = directory.files
     with directory.opened(name, write=True) as fd:
-        # Not what it has already: xfs refuses that, too, when it is full.
+        # Not space that it has already: xfs refuses that, too, when it is full.
         grows = files.size(fd) < len(data)
         if grows and not files.reserve(fd, 0, len(data)):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), name)
@@ -51,7 +51,7 @@ def _overwrite_file(directory: Directory, name: str, data: bytes) -> None:
 
 
 def write_file_anyway(directory: Directory, name: str, data: bytes) -> None:
-    """As `Directory.write_file`. If a full disk has no room for that, the file is
+    """Write as `Directory.write_file`. If a full disk has no room for that, the file is
     overwritten in place: a power failure can leave a mixture of the old bytes and the
     new ones.
 

@@ -181,7 +181,7 @@ def check_topic_name(name: object) -> str:
 
 
 def check_new_topic_name(name: object) -> str:
-    """The same for a topic to be created: some names are reserved."""
+    """Check the name of a topic to create: some names are reserved."""
     checked = check_topic_name(name)
     if checked.startswith(OWN_PREFIX) or checked == "__cluster_metadata":
         raise ConfigError(
@@ -270,7 +270,7 @@ def group_of_file(name: str) -> str:
 
 
 def group_files(names: Iterable[str]) -> list[str]:
-    """Those of some names that are the files of groups."""
+    """The names that are files of groups."""
     # No group's file has a dot after the prefix: that is escaped.
     return [
         name
@@ -370,7 +370,8 @@ def deletion_mark(topic_id: str, unique: str) -> str:
 
 
 def _own_mark(topic_id: str) -> str:
-    """What the directories of a deleted topic have of its id; "" if it has none."""
+    """The part of a deleted topic's id in the names of its directories; "" if its id
+    has another form."""
     own = topic_id[:16]
     return own if re.fullmatch("[0-9a-f]{16}", own) else ""
 
@@ -382,7 +383,7 @@ def is_renamed_for_deletion(
     been too full to write that.
 
     Args:
-        names: those in the store's directory.
+        names: the names in the store's directory.
         missing: the partitions that have no directory. One that was renamed is that of
             this topic only if it has its id: an earlier one of its name may have been
             deleted. None if there is no directory at all: then nothing can be lost, and

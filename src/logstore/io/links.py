@@ -27,7 +27,7 @@ class Links:
 
     def links_of(self, fd: int, dir_fd: int, name: str) -> int:
         """How many names an open file has; 0 if another file has the name by which it
-        was opened. 1: no name but that one leads to it.
+        was opened. 1: no other name leads to it.
 
         Raises:
             FileNotFoundError: no file has the name.

@@ -133,7 +133,7 @@ class StoreLock:
             record.begin()
             while not self._take_named(root, record):
                 # It is the lock of nothing: another process has given a copy made of
-                # hard links a lock file of its own since this one was opened.
+                # hard links a new lock file since this one was opened.
                 pass
             record.create()
             record.show(self._purpose)
@@ -197,7 +197,7 @@ class StoreLock:
         return None if self.file is None else self._files.lock(self.file.fd)
 
     def abandon(self) -> None:
-        """In the child of a fork: leave the lock to the parent."""
+        """Leave the lock to the parent, in the child of a fork."""
         if self.record is not None:
             self.record.abandon()
         if self.file is not None:
@@ -234,7 +234,7 @@ def _place(root: Directory) -> tuple[int, int]:
 
 
 def _is_of_original(root: Directory) -> bool:
-    """Whether the lock file is that of another directory, of which this one is a copy
+    """Whether the lock file belongs to another directory, and this one is a copy of it
     made of hard links: its lock says nothing about this directory.
 
     Raises:
@@ -250,12 +250,12 @@ def _is_of_original(root: Directory) -> bool:
             return mine.place != _place(root)
         with root.opened(LOCK) as fd:
             holder = files.lock_holder(fd)
-        # Somebody may have the copy open: a broker does not know of owner files.
+        # A process may have the copy open: a broker does not know of owner files.
         return holder is None or not files.has_open(holder, root_fd, LOCK)
 
 
 def _holder_in_process(info: FileInfo) -> str | None:
-    """The place where this process locked a file ("": unknown); None if it did not."""
+    """The path by which this process locked a file ("": unknown); None if not."""
     lock = _held.get((info.device, info.inode))
     return lock.opened_at if lock is not None and lock.is_held else None
 
@@ -288,7 +288,7 @@ def holder_of(root: Directory) -> int | None:
 
 
 def writer_of(root: Directory) -> int | None:
-    """As `holder_of`; None also if the directory has never had a writer."""
+    """The holder, as `holder_of`; None also if the directory never had a writer."""
     try:
         return holder_of(root)
     except FileNotFoundError:
@@ -305,7 +305,7 @@ def _holder(root: Directory) -> int | None:
 
 
 def _look(root: Directory) -> int | None:
-    """The same, of a lock that is about to be taken, which says what is wrong."""
+    """The holder, or None on errors: taking the lock then raises the error."""
     try:
         return _holder(root)
     except OSError:
@@ -357,7 +357,7 @@ def time_text(unix_ms: int) -> str:
 
 
 def forget_locks() -> None:
-    """In the child of a fork: leave the locks to the parent. Also those that a thread
+    """Leave the locks to the parent, in the child of a fork. Also locks that a thread
     had just taken, which does not exist here: its variables stay, and would keep the
     files open and so the locks when the parent has ended."""
     for lock in list(_held.values()):

@@ -10,8 +10,8 @@ which end with the process:
     byte 2  a process takes `.lock`, or gives it back
 
 A holder of `.lock` without the lock on byte 1 is another program, such as a broker,
-unless byte 2 is locked. The file describes, and excludes nobody: where it cannot be
-written (a full disk), the store is opened all the same.
+unless byte 2 is locked. The file describes, and excludes no process: if it cannot be
+written (a full disk), the store is opened anyway.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _PAUSE_S: Final = 0.0002
 
 
 class Purpose(NamedTuple):
-    """For what a process takes the lock of a store.
+    """The purpose for which a process takes the lock of a store.
 
     Attributes:
         doing: OWNER or KEEPING.
@@ -94,7 +94,7 @@ TOOL: Final = Purpose(timeout_ms=1_000)
 
 
 class LockState(NamedTuple):
-    """What `.logstore-lock` says of a store's lock.
+    """State of a store's lock, as `.logstore-lock` records it.
 
     Attributes:
         holder: the process that has it; None: the file names none.
@@ -349,14 +349,14 @@ class LockRecord:
         self._clear(_VALID)
 
     def close(self) -> None:
-        """Release what it has locked. A child of a fork that shares the open file then
+        """Release its locks. A child of a fork that shares the open file then
         holds nothing."""
         for byte in (_WAITER, _VALID, _TAKING):
             self._clear(byte)
         self.abandon()
 
     def abandon(self) -> None:
-        """In the child of a fork: leave the locks to the parent."""
+        """Leave the locks to the parent, in the child of a fork."""
         file, self._file = self._file, None
         if file is not None:
             file.close()

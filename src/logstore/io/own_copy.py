@@ -1,4 +1,4 @@
-"""A file of its own for a writer, in place of one that has other names, too."""
+"""A separate file for a writer, in place of one that has other names, too."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class Task(Generic[Result]):
 
 
 class Workers:
-    """Threads that do tasks in the order of their arrival, and end when there are none.
+    """Threads that do tasks in the order of their arrival, and end when none is left.
     A context manager: if it is left early, it drops waiting tasks and waits for running
     ones.
 
@@ -146,7 +146,7 @@ class Workers:
         return not self._asked or time.monotonic() > self._asked_at + _LOST_S
 
     def _work_on(self) -> bool:
-        """Do the next task; False if there is none."""
+        """Do the next task; False if no task waits."""
         try:
             task = self._waiting.popleft()
         except IndexError:
@@ -195,7 +195,7 @@ def side_by_side(
     poll_s: float = 1.0,
     stop: Callable[[], None] | None = None,
 ) -> Generator[Done[Item, Result] | None]:
-    """Work on items in several threads. Yields them in their order as they are done,
+    """Work on items in several threads. Yields them in order, when each is done,
     and None from time to time while the next one is not.
 
     If it is closed early, or if `work` raises (raised here as well), it calls `stop`

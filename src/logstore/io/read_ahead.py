@@ -50,7 +50,7 @@ class _Block:
         pos, end: their positions in the log, half open.
         number: how many blocks its stream had before.
         data, size: the bytes, and how many there are; fewer than requested at the end
-            of the data. -1: there are none.
+            of the data. -1: no bytes yet.
         failures: the error of the request, until a reader has raised it.
         is_dropped: no reader wants it.
         task: the request.
@@ -82,7 +82,7 @@ class _Block:
         self.task: Task[None]
 
     def has(self, segment: Placed, pos: int) -> bool:
-        """Whether it has a byte of a segment as that is now."""
+        """Whether it has a byte of a segment in its current version."""
         return (
             self.segment is segment
             and self.version == segment.version
@@ -119,7 +119,7 @@ class _Stream:
 
     @property
     def bytes(self) -> int:
-        """Those of its blocks."""
+        """The bytes of its blocks."""
         return sum(block.end - block.pos for block in self.blocks)
 
     def after(self, block: _Block) -> int:
@@ -141,7 +141,7 @@ class FarPlace(ABC):
     Attributes:
         in_flight: how many requests may run at once.
         block_bytes: the most bytes of a request.
-        bytes_max: the most bytes of all blocks, apart from those that a read needs. It
+        bytes_max: the most bytes of all blocks, apart from blocks that a read needs. It
             is enough for four streams with blocks of the full size; more of them have
             smaller blocks, and then fewer.
     """
@@ -164,11 +164,11 @@ class FarPlace(ABC):
 
     @abstractmethod
     def request(self, segment: Placed, view: memoryview, pos: int) -> int:
-        """One request: as `Place.read`."""
+        """Read as `Place.read`, by one request."""
 
     @abstractmethod
     def request_index(self, segment: Placed, suffix: str) -> bytes:
-        """One request: as `Place.index_bytes`."""
+        """Read an index as `Place.index_bytes`, by one request."""
 
     def read(
         self,
@@ -178,7 +178,7 @@ class FarPlace(ABC):
         rest: Rest = (),
         stop: int = native.OFFSET_MAX,
     ) -> int:
-        """As `Place.read`."""
+        """Read as `Place.read`."""
         self._check(segment)
         done, size, is_retried = 0, len(view), False
         while done < size:
@@ -209,14 +209,14 @@ class FarPlace(ABC):
         return done
 
     def index_bytes(self, segment: Placed, suffix: str) -> bytes:
-        """As `Place.index_bytes`."""
+        """Read an index as `Place.index_bytes`."""
         self._check(segment)
         task = self._workers.submit(lambda: self.request_index(segment, suffix))
         self._wait(segment, task)
         return task.result()
 
     def open_file(self, segment: Placed) -> OpenFile | None:
-        """None: there is no file."""
+        """Return None: a far segment has no local file."""
         return None
 
     def close(self) -> None:
@@ -254,7 +254,7 @@ class FarPlace(ABC):
         self, stream: _Stream, segment: Placed, pos: int, end: int, wanted: int
     ) -> _Block:
         """Request the next block of a stream, from `pos` on and not past `end`, with
-        `wanted` bytes if it may have so many."""
+        `wanted` bytes if it may have that many."""
         number, before = 0, 0
         if stream.blocks:
             last = stream.blocks[-1]
@@ -294,7 +294,7 @@ class FarPlace(ABC):
         self, segment: Placed, pos: int, now: float
     ) -> tuple[_Stream, _Block | None]:
         """The stream for a byte, taken out of the list, and the block that has it;
-        None: it is to be appended to the stream."""
+        None: it must be appended to the stream."""
         for stream in reversed(self._streams):
             if stream.directory is not segment.file.directory:
                 continue

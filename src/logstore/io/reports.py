@@ -8,7 +8,7 @@ event loops, which the system wakes by themselves.
 
 If an interrupt divides a read from the inboxes, or the system had no room for all
 reports, each inbox gets the note that anything may have changed. A thread that sleeps
-looks for itself once a second, whoever reads.
+looks for itself once a second, whichever thread reads.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ class Reports:
         # Watches are added and removed by one thread at a time: the system would give
         # one that is being removed to another one.
         self._guard = native.Mutex(RANK_LEAF, "what this process watches")
-        # (an inbox, its number that is to be removed; None: all of them).
+        # (an inbox, its number to remove; None: all of them).
         self._gone: deque[tuple[_Reference | None, int | None]] = deque()
         # A watch is being added; and the reports that came before it was noted.
         self._is_adding = False
@@ -329,7 +329,7 @@ class Reports:
             with contextlib.suppress(ValueError):
                 self._asleep.remove(inbox)
         if not is_woken:
-            self.read()  # as if nobody did
+            self.read()  # as if no thread did
 
     def _wake_reader(self) -> None:
         event = self._event_fd

@@ -2,7 +2,7 @@
 
 It starts before the first change of the store, not earlier, and `stop` ends it. It is a
 daemon, so that a program that forgets to close a store can still end: the loss is then
-limited to what the flush policy allows.
+limited by the flush policy.
 
 Tasks arrive through a queue that needs no lock: any thread may add one at any line,
 also from inside a finalizer or a signal handler.
@@ -189,7 +189,7 @@ class Scheduler:
                     continue
 
     def _work(self) -> None:
-        """Run tasks, and report those that fail."""
+        """Run tasks, and report the ones that fail."""
         while not self._stopped:
             try:
                 self._turn()
@@ -251,6 +251,6 @@ class Scheduler:
         self._tasks.clear()
 
     def abandon(self) -> None:
-        """In the child of a fork: the thread does not exist there."""
+        """Forget the thread, which does not exist in the child of a fork."""
         self._stopped = True
         self._alive = threading.Lock()

@@ -26,7 +26,7 @@ class SegmentInfo(NamedTuple):
         base_offset: its name; a lower bound of its offsets.
         next_offset: first offset of the next segment, or the end of the log.
         size_bytes: size of the `.log` file, up to the last whole batch.
-        max_timestamp_ms: largest record timestamp; -1 if it has none.
+        max_timestamp_ms: largest record timestamp; -1 if no record has one.
         modified_ms: time of the last change of the file.
         is_active: whether appends go to it.
         path: absolute path of the `.log` file.

@@ -73,13 +73,13 @@ class Place(Protocol):
         """
 
     def open_file(self, segment: Placed) -> OpenFile | None:
-        """The open file of the log, which C may read as long as it is referred to; None
-        if there is none to read directly."""
+        """The open file of the log, which C may read while a reference to it exists;
+        None if the log cannot be read directly."""
 
 
 class LocalFile:
-    """The file of one segment in the directory of its partition, and its indexes beside
-    it: the place of the segment, if no other has it. The system reads ahead in it.
+    """The file of one segment in the directory of its partition, with its indexes: the
+    place of the segment, if no other has it. The system reads ahead in it.
 
     Invariant: if `inode` is known, bytes come only from the file with that number,
     whichever of its names that has.
@@ -157,7 +157,7 @@ class LocalFile:
 
     def move(self, name: str) -> None:
         """Another file is about to get the name of this one, which gets another name.
-        Its readers go on with this file, as long as it has that.
+        Its readers continue with this file, while it has that name.
 
         Raises:
             OSError: as the system gives it.
@@ -215,7 +215,7 @@ class LocalFile:
     def read(
         self, segment: Placed, view: memoryview, pos: int, rest: Rest, stop: int
     ) -> int:
-        """As `Place.read`."""
+        """Read as `Place.read`."""
         try:
             file = self.borrow()
         except OSError as error:
@@ -228,11 +228,11 @@ class LocalFile:
             raise storage_error(error, "read", self.path) from error
 
     def index_bytes(self, segment: Placed, suffix: str) -> bytes:
-        """As `Place.index_bytes`."""
+        """Read an index as `Place.index_bytes`."""
         return self.directory.read_file(self.name(suffix))
 
     def open_file(self, segment: Placed) -> OpenFile | None:
-        """As `Place.open_file`."""
+        """Open the log as `Place.open_file`."""
         if type(self.directory.files).read is not Files.read:
             return None
         file = self.kept()
@@ -249,15 +249,15 @@ class _Replaced:
     def read(
         self, segment: Placed, view: memoryview, pos: int, rest: Rest, stop: int
     ) -> int:
-        """As `Place.read`: it is another log now."""
+        """Refuse: the name belongs to another log now."""
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
 
     def index_bytes(self, segment: Placed, suffix: str) -> bytes:
-        """As `Place.index_bytes`: it is that of another log now."""
+        """Refuse: the index belongs to another log now."""
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
 
     def open_file(self, segment: Placed) -> OpenFile | None:
-        """None: there is no file."""
+        """Return None: the file does not exist."""
         return None
 
 

@@ -2,8 +2,8 @@
 
 The threads that serve a store hold no reference to it while they wait, so a store that
 its program forgot is garbage. They hold one while they work: a collection at such a
-moment misses the store, and one a moment later does not. So who runs the collector for
-a forgotten store has to know whether it can have missed one.
+moment misses the store, and one a moment later does not. So a caller of the collector
+for a forgotten store has to know whether it can have missed one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def begin_call() -> None:
 
 
 def end_call() -> None:
-    """It holds none any more. May be called without `begin_call`."""
+    """Note that the thread holds no reference. `begin_call` need not come before."""
     _inside.discard(threading.get_ident())
 
 
@@ -35,7 +35,7 @@ def collect_garbage() -> bool:
     """Run the garbage collector.
 
     Returns:
-        Whether no call was under way: all stores that nobody uses are collected.
+        Whether no call was under way: all unused stores are collected.
     """
     number, is_quiet = next(_numbers), not _inside
     gc.collect()

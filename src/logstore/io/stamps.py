@@ -58,7 +58,7 @@ def stamp_of(info: FileInfo) -> FileStamp:
 
 
 def stamp_bytes(stamp: FileStamp) -> bytes:
-    """The same as `Look` has them, of native.STAMP_BYTES bytes."""
+    """The stamp as `Look` has it, native.STAMP_BYTES bytes."""
     return _STAMP.pack(*stamp)
 
 
@@ -71,7 +71,7 @@ class LookNames:
     """The files that a look examines, in order.
 
     Attributes:
-        names: of files in a directory; ``../name``: of a file beside the directory;
+        names: of files in a directory; ``../name``: of a file next to the directory;
             ``.``: the directory itself.
         encoded: the same, each with its NUL.
     """
@@ -124,7 +124,7 @@ class Look(NamedTuple):
 
 
 class Clock(Protocol):
-    """What has the time: `Files`."""
+    """Gives the time: `Files`."""
 
     def now_ms(self) -> int: ...
 

@@ -42,7 +42,7 @@ WATCHED_S_MAX: Final = 1.0
 _SIGNALLED_S_MAX: Final = 0.25
 # A process that appends records one by one must not wake a reader for each of them.
 INTERVAL_S_MIN: Final = 0.0005
-# The pauses where nothing is reported: a short one at first, then longer and longer.
+# Pauses if the system reports no changes: short at first, then longer and longer.
 PAUSE_S_MIN: Final = 0.001
 PAUSE_S_MAX: Final = 0.050
 
@@ -52,7 +52,7 @@ class Watch(NamedTuple):
 
     Attributes:
         at: a directory, or the descriptor of an open file.
-        what: which changes; by default those of the entries of a directory.
+        what: which changes; by default changes of a directory's entries.
         name: of a file in the directory; "": the directory itself.
     """
 
@@ -62,14 +62,15 @@ class Watch(NamedTuple):
 
 
 class Wakeups:
-    """What one thread or one event loop waits for. Only `wake` may be called by others.
+    """The events that a thread or an event loop waits for. Other threads may call
+    only `wake`.
 
     Changes are noted from the start: look for them after each call of `wait`, not
     before it, and none is missed.
 
     Args:
         directories, watches: what is watched; nothing is if the system refuses one, and
-            never if `watches` is None.
+            never if `watches` has the value None.
         signals: set by this process. If there are any, they alone wake, and nothing is
             watched: a store that writes knows of every change.
         is_wakeable: whether `wake` is called.
@@ -189,7 +190,7 @@ class Wakeups:
             return True
         limit = -1 if seconds is None else max(seconds, 0.0)
         while not inbox.is_due and inbox.woken.acquire(timeout=limit):
-            pass  # it may have been woken for what is known already
+            pass  # it may have been woken for a known change
         return inbox.was_called() or self._pause > 0
 
     def _wait_for_signal(self, seconds: float | None) -> bool:
@@ -366,6 +367,6 @@ class ServiceThread:
         self.abandon()
 
     def abandon(self) -> None:
-        """In the child of a fork: the thread does not exist there."""
+        """Forget the thread, which does not exist in the child of a fork."""
         self._is_stopped = True
         self._thread = self.wakeups = None

@@ -1,7 +1,7 @@
 """Checks of a store's surroundings: file system, mount, permissions, limits, files.
 
 `doctor` reports risks that cause no error until it is too late. It changes nothing;
-on request it writes a file of its own, and removes it.
+on request it writes a test file, and removes it.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ class ReaderFacts:
     Attributes:
         start_offset, end_offset, durable_offset: -1 if it cannot be opened.
         stable_offset: where read_committed stops, if there are transactions; else -1.
-        segments: those that a reader sees.
+        segments: the segments that a reader sees.
         headers: sums over the batches, if they were asked for.
         fault: why it cannot be opened; "" if it can, or was not asked for.
     """
@@ -79,9 +79,9 @@ class PartitionFacts:
     Attributes:
         context: what the checkpoints, and logstore's own state, say of its log.
         files: bytes of each regular file, by name.
-        segments: the `.log` files as they are on disk, in order; `next_offset` is that
+        segments: the present `.log` files on disk, in order; `next_offset` is that
             of the next file's name, -1 of the last.
-        magics: those that the segments begin with, in order.
+        magics: the magics that the segments begin with, in order.
         topic_id: 22 characters; empty: none is stated.
         has_bad_epochs, has_bad_metadata: that file does not follow its format, or
             cannot be read.
@@ -135,17 +135,17 @@ class StoreFacts:
 
     Attributes:
         directories: the names of its directories, sorted.
-        identified: those of partitions that have a `partition.metadata`.
+        identified: directories of partitions with a `partition.metadata`.
         names: of all its files and directories.
-        meta: what meta.properties says; None: there is none.
+        meta: the content of meta.properties; None: not there.
         holder: the process that has the lock; 0: unknown; None: none has it.
         unowned_since: since when no process owns it, as in `LockState`.
         is_own: logstore was the last writer.
         is_clean: the last writer stopped cleanly, for a broker: it looks at the marker
             alone; is_closed: for logstore.
         points: Kafka's recovery points.
-        settings: those that logstore has of its topics.
-        formats: the magic of what is appended to the topics that have none.
+        settings: logstore's settings of its topics.
+        formats: the magic of appends to the topics without settings.
         refused: checkpoint of offsets -> why a broker refuses it.
         cluster: what is known of a KRaft cluster.
         contents: what `verify` finds.
@@ -281,7 +281,7 @@ def _as_read(
     is_held: bool,
     with_headers: bool,
 ) -> tuple[list[PartitionFacts], Sums]:
-    """The partitions as a reader has them, without those that do not exist any more, or
+    """The partitions as a reader has them, without any that do not exist any more, or
     not yet, and sums over all batches."""
     store, reason = None, ""
     try:
@@ -328,7 +328,7 @@ def _opened(
     reason: str,
     is_held: bool,
 ) -> Iterator[tuple[PartitionFacts, Partition | None]]:
-    """A partition with what a reader sees of it; nothing if it does not exist any more,
+    """A partition with a reader's view of it; nothing if it does not exist any more,
     or not yet."""
     fault, is_part = one.reader.fault or reason, True
     if one.key.partition < 0:

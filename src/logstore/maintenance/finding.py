@@ -117,14 +117,14 @@ class Finding:
     """One thing that a judge says about a directory.
 
     Attributes:
-        judge: who says it: ``contents``, ``opening``, ``broker``, ``environment``.
+        judge: its source: ``contents``, ``opening``, ``broker``, ``environment``.
         kind: its subject, in a word.
         severity: how bad it is for this judge.
         path: the absolute path that it is about.
         message: the finding, as a sentence.
-        position: byte where it begins; None if a position has no meaning.
+        position: its first byte; None if a position has no meaning.
         first_offset, last_offset: the offsets that cannot be read because of it,
-            inclusive; None if there are none or they are unknown.
+            inclusive; None for no offsets or unknown ones.
         values: the same as plain values.
     """
 

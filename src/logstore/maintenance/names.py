@@ -20,7 +20,7 @@ _RENAMED: Final = re.compile(r"\S+-\S+\.\S+-(delete|future|stray)")
 _ENDINGS: Final = ("-delete", "-future", "-stray")
 _NUMBER: Final = re.compile(r"[+-]?[0-9]+")
 _DIGITS_MAX: Final = 40
-# Names that a broker takes for those of a segment's files.
+# Names that a broker takes for a segment's files.
 _OF_SEGMENTS: Final = re.compile(
     r".*\.(log|index|timeindex|txnindex|snapshot)(\.cleaned|\.swap)?"
 )
@@ -64,7 +64,7 @@ def is_refused_file(name: str) -> bool:
 
 
 def foreign_text(name: str) -> str:
-    """What a directory is that logstore does not take for a partition, and that does
+    """Description of a directory that is no partition to logstore, and that does
     not wait for its removal either; "" for a name that is no such directory's."""
     if (
         name in layout.NOT_PARTITIONS

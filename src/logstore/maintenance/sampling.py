@@ -47,8 +47,8 @@ class Codec:
 
     Attributes:
         records, batches, bytes: of it; estimated if the report is sampled.
-        sampled_bytes, sampled_raw_bytes: of the batches that were decompressed, as they
-            are on disk and as they are inside.
+        sampled_bytes, sampled_raw_bytes: of the batches that were decompressed, on disk
+            and decompressed.
     """
 
     name: str
@@ -84,7 +84,7 @@ class HeaderFacts:
     """Sums over the batches of one partition; estimates unless `is_counted`.
 
     Attributes:
-        records: without those of control batches.
+        records: without records of control batches.
         is_counted: whether all batches were seen.
         first_time_ms, last_time_ms: of batches that were seen; -1 for none.
         magics: records by magic.
@@ -307,7 +307,7 @@ class Sampler:
     # -- sums
 
     def _add(self, facts: HeaderFacts, seen: list[_Seen], weight: float) -> None:
-        """Add batches; those of one kind together, as most of a log are."""
+        """Add batches; batches of one kind together, as most of a log are."""
         kinds: dict[tuple[int, int, int, int], list[_Seen]] = {}
         for one in seen:
             header = one.header

@@ -34,7 +34,7 @@ class Ahead:
         """Read at most `limit` records; whether there are any.
 
         Args:
-            read: reads at most so many of one partition; whether it has any.
+            read: reads at most this many of one partition; whether it has any.
 
         Raises: what `read` raises, if no other partition has any before it.
         """

@@ -54,8 +54,8 @@ class AssignedPartitions:
         self._calls = calls
         # Topics that were looked for: a missing one is logged once.
         self._unknown: set[str] = set()
-        # The partitions for which the callback was called, and those for which it has
-        # not returned: it is called again, before their first record.
+        # Partitions for which the callback was called, and partitions for which it
+        # has not returned: it is called again, before their first record.
         self._told: set[TopicPartition] = set()
         self._untold: set[TopicPartition] = set()
 
@@ -95,7 +95,7 @@ class AssignedPartitions:
         return bool(gone or lost or revoked or taken or is_told)
 
     def _have_all(self, wanted: Subscription) -> bool:
-        """Without a group: have all partitions of the topics."""
+        """Take all partitions of the topics, without a group."""
         topics = topics_now(self._place.store)
         keys = {
             TopicPartition(name, number)
@@ -127,7 +127,7 @@ class AssignedPartitions:
         self._unknown.update(wanted.topics)
 
     def _get(self, keys: Sequence[TopicPartition]) -> bool:
-        """Have partitions. Returns whether the callback was told of any."""
+        """Take partitions. Returns whether the callback was called."""
         for key in keys:
             try:
                 self.readers[key] = self._place.positions.reader(key)
@@ -173,7 +173,7 @@ class AssignedPartitions:
             reader = self.readers.get(key)
             if reader is None:
                 continue
-            # In this order: what it has read ahead is not delivered, also after an
+            # In this order: records read ahead are not delivered, also after an
             # interrupt.
             reader.back_to(reader.position)
             if reader.has_delivered:
@@ -193,7 +193,7 @@ class AssignedPartitions:
             self._calls.is_open = False
 
     def assign(self, keys: Sequence[TopicPartition]) -> None:
-        """Have these partitions, and no others, without a subscription."""
+        """Take these partitions, and no others, without a subscription."""
         self.unsubscribe()
         readers = {key: self._place.positions.reader(key) for key in keys}
         self._place.have_alone(keys)
@@ -204,7 +204,7 @@ class AssignedPartitions:
         """Give up all partitions, and leave the group."""
         place = self._place
         try:
-            # The callback is told of none that were assigned by `assign`.
+            # Partitions given by `assign` are not passed to the callback.
             self.give_up(list(self.readers), commits=commits)
         finally:
             place.wanted = None

@@ -38,11 +38,11 @@ class Committer:
         self._readers = readers
         self._files = place.root.files
         self._committed_at = self._files.monotonic()
-        # What was committed, or may be, and may not be durable.
+        # Commits that were made, or may be, and may not be durable.
         self._unsynced: _Commits = {}
 
     def moved(self, keys: Iterable[TopicPartition]) -> _Commits:
-        """The positions that differ from what is committed."""
+        """The positions that differ from the committed ones."""
         found = {}
         for key in keys:
             reader = self._readers.get(key)

@@ -70,15 +70,15 @@ class Consumer:
             `NoOffsetForPartitionError` or `OffsetOutOfRangeError`. If the log is cut
             below the position, reading continues at the cut, except with "error".
         offsets: keeps committed offsets, instead of the group's file.
-        auto_commit_ms: commit by itself, in `poll` and the iterator, what they have
-            delivered before, when so many milliseconds have passed; without a sync, and
+        auto_commit_ms: commit automatically, in `poll` and the iterator, what they
+            delivered before, after this many milliseconds; without a sync, and
             with one when partitions are given up. None: never.
         isolation: "read_committed" leaves out aborted transactions and stops at an open
             one; "read_uncommitted" does not.
         durable_only: deliver a record when it is on stable storage. Otherwise a power
             failure may take back what was delivered.
         max_poll_records: how many records a call of `poll` returns at most.
-        max_poll_interval_ms: after so many milliseconds without a call the member
+        max_poll_interval_ms: after this many milliseconds without a call the member
             counts as stuck.
         on_stuck: what this member does with others that are stuck: "report" them (a
             warning, and in `groups`), or "evict" them: the others get their partitions,
@@ -208,7 +208,7 @@ class Consumer:
         on_revoke: Callback | None = None,
         on_lost: Callback | None = None,
     ) -> None:
-        """Ask for topics, instead of those before. What changes by it happens in the
+        """Ask for topics, instead of those before. The change happens in the
         next `poll`.
 
         Args:
@@ -230,7 +230,7 @@ class Consumer:
         wanted = as_subscription(topics, pattern)
         with self._entry.call(False) as core:
             if core.place.wanted is None:
-                # What it has by `assign` or by a commit.
+                # Partitions that it has by `assign` or by a commit.
                 core.partitions.unsubscribe()
             core.place.wanted = wanted
             core.partitions.callbacks = Callbacks(on_assign, on_revoke, on_lost)
@@ -280,8 +280,8 @@ class Consumer:
         records that were returned.
 
         Args:
-            timeout_ms: wait at most so many milliseconds for the first record.
-            max_records: return at most so many; None: ``max_poll_records``.
+            timeout_ms: wait at most this many milliseconds for the first record.
+            max_records: return at most this many; None: ``max_poll_records``.
 
         Raises:
             NoOffsetForPartitionError, OffsetOutOfRangeError: with ``reset="error"``, at
@@ -450,7 +450,7 @@ class Consumer:
             core.look_now()
 
     def seek_to_committed(self, *partitions: tuple[str, int]) -> None:
-        """Continue partitions where the group has committed, or by ``reset``; none
+        """Continue partitions at the committed offsets, or by ``reset``; none
         given: all."""
         with self._entry.call() as core:
             for reader in self._readers(core, partitions):
@@ -505,7 +505,7 @@ class Consumer:
         self, times: Mapping[Any, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """The first record of each partition since a time, Unix milliseconds; None:
-        there is none."""
+        no such record."""
         wanted = {
             as_partition(key): as_time_ms("time", value) for key, value in times.items()
         }
@@ -513,8 +513,8 @@ class Consumer:
             return offsets_for_times(core.place.positions, wanted)
 
     def lag(self) -> dict[TopicPartition, int]:
-        """The number of offsets by which each of its partitions is behind what could be
-        delivered now."""
+        """The number of offsets from the position of each of its partitions to the end
+        of the records that could be delivered now."""
         with self._entry.call() as core:
             found = {}
             for key, reader in core.readers.items():
@@ -524,7 +524,7 @@ class Consumer:
             return found
 
     def group_metadata(self) -> tuple[str | None, int, str]:
-        """(id of the group, generation as far as it is known, id of the member); -1 and
+        """(id of the group, generation if known, id of the member); -1 and
         "" before the first `poll` and without a group."""
         with self._entry.call() as core:
             member = core.place.member

@@ -32,18 +32,18 @@ _Result = TypeVar("_Result")
 class Core:
     """The inside of one consumer; for one thread at a time.
 
-    What a call has read counts as delivered when the call has ended: `before` and
+    Records read by a call count as delivered when the call has ended: `before` and
     `transaction_state` say what the next call delivers again if it has not.
 
     Attributes:
         place: in the group.
         readers: of the partitions that it has, in the order in which they came.
-        partitions: the same with what the group and the callbacks know of them.
+        partitions: the same, as known to the group and the callbacks.
         committer: commits their positions.
         fetcher: reads them.
         calls: of the user, which are under way.
         before: the positions before a `poll` that is under way, or did not come to its
-            end: what it has read was not delivered.
+            end: its records were not delivered.
         transaction_state: of the last transaction, until its end was taken note of.
     """
 
@@ -142,7 +142,7 @@ class Core:
 
     @property
     def is_unsettled(self) -> bool:
-        """True if a call or a transaction has ended, and nobody has settled it. A
+        """True if a call or a transaction has ended, and is not settled. A
         callback is inside of a call that has not ended."""
         state = self.transaction_state
         is_over = bool(self.before) or (state is not None and state.ended != "")
@@ -150,7 +150,7 @@ class Core:
 
     def settle(self) -> None:
         """Deliver again what a `poll` has read that did not come to its end; and if the
-        last transaction has ended otherwise than by a commit, what it has read."""
+        last transaction has ended otherwise than by a commit, its records."""
         for reader, position in self.before:
             reader.back_to(position)
         self.before = []

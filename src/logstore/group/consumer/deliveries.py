@@ -62,7 +62,7 @@ class Entry:
         self.check_fork()
         core = self._core
         if core.is_unsettled:
-            # What was to settle it was cut short, as by a second interrupt.
+            # Settling it was cut short, as by a second interrupt.
             with core.calls.call(core, from_callback):
                 core.settle()
         return core.calls.call(core, from_callback)
@@ -86,7 +86,7 @@ class Deliveries:
     call raises the errors of `Consumer.poll`.
 
     Args:
-        records_max: by default, at most so many at once.
+        records_max: by default, at most this many at once.
 
     Attributes:
         entry: how its calls enter the consumer.

@@ -89,7 +89,7 @@ class Fetcher:
         return readers
 
     def place(self, reader: PartitionReader) -> None:
-        """Give a reader its position, if it has none, and begin there.
+        """Give a reader its position, if unset, and begin there.
 
         Raises: why that cannot be; it needs a `seek`.
         """
@@ -137,7 +137,7 @@ class Fetcher:
         except LASTING as error:
             reader.error = error
             return None
-        # What is committed may be of another log, or lowered meanwhile.
+        # The committed offset may be of another log, or lowered meanwhile.
         reader.is_disproved = True
         if reader.has_delivered and getattr(cause, "cut_to", 0) is not None:
             self._given_up.add(reader.key)

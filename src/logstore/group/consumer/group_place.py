@@ -1,4 +1,4 @@
-"""The place of a consumer in its group, and the positions where it begins."""
+"""The place of a consumer in its group, and the positions at which it begins."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class GroupPlace:
             )
             positions = Positions(store, options, group.file)
             # Together, with no call in between that could be interrupted: without the
-            # group's file a consumer knows nothing of what was committed.
+            # group's file a consumer knows no committed offsets.
             self.member, self.positions = member, positions
         return self.member
 
@@ -84,7 +84,7 @@ class GroupPlace:
         return member
 
     def have_alone(self, keys: Sequence[TopicPartition]) -> None:
-        """Without a subscription: take partitions in the group, if they are free."""
+        """Take partitions in the group without a subscription, if they are free."""
         member = self.join()
         if member is not None and keys:
             topics = topics_now(self.store, {key.topic for key in keys})

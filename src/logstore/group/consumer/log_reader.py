@@ -35,15 +35,15 @@ class LogReader:
     """Reads one log, up to the next `seek` of the consumer.
 
     A position is one in the log that it has seen, or comes with a proof: `begin` asks
-    for either before it reads on, whatever has ended the last read. Where it reads on
-    is the caller's to know: a record that was read and not delivered is read again
+    for either before it reads on, whatever has ended the last read. The caller knows
+    where to continue: a record that was read and not delivered is read again
     after a `restart`.
 
     Attributes:
         behind: damage after the records that were read last: the next read raises it.
 
     Args:
-        latest: the log as it was when the position was reached; None in it: the
+        latest: the log when the position was reached; None in it: the
             position is a number that was given, with a proof or without.
         proof: of the position that was given.
     """
@@ -68,12 +68,12 @@ class LogReader:
         self._run: Iterator[TopicRecord] | None = None
         # The last end of the log that it has reached.
         self._turn: Turn | None = None
-        # At most so many are taken from a run at a time: 1 after a failure.
+        # At most this number is taken from a run at a time: 1 after a failure.
         self._step = 1 << 30
 
     def anew(self, *, keeps_log: bool, proof: int | None) -> LogReader:
         """A reader for another position. A function that decides about damage is asked
-        anew.
+        again.
 
         Args:
             keeps_log: the position is one in the log that this reader has seen.

@@ -52,7 +52,7 @@ class _Above(NamedTuple):
     Attributes:
         file: that of the group, and the one that has the position.
         group: its id.
-        position, lowered: as it was, and what it becomes.
+        position, lowered: the old and the new one.
     """
 
     file: tuple[str, str]
@@ -73,7 +73,7 @@ def lower_positions(
     report: Callable[[RecoveryAction], None],
 ) -> dict[TopicPartition, LogStoreError]:
     """Lower the positions that lie above the end of a log, durably: to the end, or to
-    where the log was cut since they were committed. Report each, in the files of groups
+    the offset of a cut since they were committed. Report each, in the files of groups
     and in the publications. A file that is damaged, or of a later version, is not
     changed: its consumers raise that.
 
@@ -143,7 +143,7 @@ def _lower_published(
     root: Directory, publisher: Publisher, lowered_to: LoweredTo
 ) -> _Outcome:
     """Lower the positions of groups that commit by transactions. Each change has a
-    number of its own: a transaction that began with the position before is refused."""
+    separate number: a transaction that began with the position before is refused."""
     with publisher.lock:
         changes: dict[str, Entry] = {}
         found: list[_Above] = []
@@ -159,7 +159,7 @@ def _lower_published(
             try:
                 positions = positions_in(entry.metadata)
             except (ValueError, KeyError, TypeError):
-                continue  # its consumer is told
+                continue  # its consumer reports it
             lowered = lowered_positions(positions, entry.time_ms, lowered_to)
             if lowered:
                 metadata = metadata_of({**positions, **lowered})
@@ -187,7 +187,7 @@ def _lower(root: Directory, name: str, lowered_to: LoweredTo, until: float) -> _
         until: when to stop waiting for its mutex.
 
     Raises:
-        CorruptionError, UnsupportedError: nobody reads positions from it.
+        CorruptionError, UnsupportedError: its positions cannot be read.
         StorageError: it cannot be read.
     """
     file = GroupFile(root, name, "")
@@ -258,7 +258,7 @@ def lowered_commit(commit: OffsetCommit, lowered_to: LoweredTo | None) -> Offset
 
 
 def is_of(store: Store, partition: Partition, commit: OffsetCommit) -> bool:
-    """Tell whether a commit counts in a partition: it is of the same topic, and the log
+    """Whether a commit counts in a partition: it is of the same topic, and the log
     has the batch below its offset that it had then."""
     if not counts_in(partition_id(store, _key(commit)), commit.topic_id):
         return False

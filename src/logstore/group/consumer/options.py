@@ -39,7 +39,7 @@ _INTERVAL_MS_MAX: Final = (1 << 31) - 1
 _RESETS: Final = ("earliest", "latest", "error")
 _ON_STUCK: Final = ("report", "evict")
 
-# Called with the partitions that were assigned, are to be given up, or are lost.
+# Called with the partitions that were assigned, will be given up, or are lost.
 Callback: TypeAlias = "Callable[[Sequence[TopicPartition]], object]"
 Reset: TypeAlias = "str | datetime.timedelta"
 
@@ -86,7 +86,7 @@ class OffsetStore(Protocol):
     def committed(
         self, partitions: Sequence[TopicPartition]
     ) -> Mapping[TopicPartition, OffsetAndMetadata]:
-        """The committed offsets of some partitions, as far as there are any."""
+        """The committed offsets of some partitions, if there are any."""
 
     def commit(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], *, durable: bool

@@ -72,7 +72,7 @@ class Positions:
     def committed(
         self, keys: Iterable[TopicPartition]
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The committed offsets that count, as far as the group's file was read. An
+        """The valid committed offsets in the part of the group's file that was read. An
         offset that was committed for another topic of the same name does not count.
 
         Raises:
@@ -83,7 +83,7 @@ class Positions:
     def _committed(
         self, keys: Iterable[TopicPartition]
     ) -> dict[TopicPartition, tuple[OffsetAndMetadata, int | None]]:
-        """The same, each with its proof."""
+        """The committed offsets, each with its proof."""
         keys = list(keys)
         if self._file is None:
             raise ConfigError(
@@ -118,7 +118,7 @@ class Positions:
         return GroupPositions(self._store, self._options.group or "")
 
     def is_published(self) -> bool:
-        """Tell whether the group commits by transactions: its file says so, or, if that
+        """Whether the group commits by transactions: its file says so, or, if that
         was removed, the publications."""
         if self._file is None or self._file.state.way == BY_COMMITS:
             return False
@@ -127,7 +127,7 @@ class Positions:
         return self._published().read()[0] > 0
 
     def _is_of_topic(self, key: TopicPartition, topic_id: str | None) -> bool:
-        """Tell whether an offset that was committed with a topic's id counts. One from
+        """Whether an offset that was committed with a topic's id counts. One from
         before the topic had an id does."""
         return counts_in(partition_id(self._store, key), topic_id)
 
@@ -145,7 +145,7 @@ class Positions:
             )
 
     def topic_id(self, key: TopicPartition) -> str:
-        """The id of the topic that has the name now; "" if it has none.
+        """The id of the topic that has the name now; "" if it has no id.
 
         Raises:
             TopicNotFoundError, PartitionNotFoundError: it does not exist.
@@ -156,8 +156,8 @@ class Positions:
         return "" if found is None else found[0]
 
     def begin(self, reader: PartitionReader) -> None:
-        """Give a reader its position: that which is committed, else by ``reset``.
-        After a `rewind` it is `base`, unless somebody else has committed since.
+        """Give a reader its position: the committed one, else by ``reset``.
+        After a `rewind` it is `base`, unless another member has committed since.
 
         Raises:
             NoOffsetForPartitionError: nothing is committed, and ``reset="error"``.
@@ -203,7 +203,7 @@ class Positions:
 
     def _proven(self, reader: PartitionReader) -> int:
         """The committed offset, if the log still has the batch below it: a cut may be
-        lower than the records that are gone, where their end is not known; else 0."""
+        lower than the records that are gone, if their end is not known; else 0."""
         if self._file is None:
             return 0
         commit, proof = self._committed([reader.key]).get(reader.key, (None, None))
@@ -235,7 +235,7 @@ class Positions:
         ) from cause
 
     def has_topic(self, reader: PartitionReader) -> bool:
-        """Tell whether the topic of a reader still exists, and was not recreated."""
+        """Whether the topic of a reader still exists, and was not recreated."""
         name, number = reader.key
         now = topics_now(self._store, [name]).get(name)
         return now is not None and number in now[1] and reader.topic_id in ("", now[0])
@@ -252,7 +252,7 @@ class Positions:
             reader.seek(reader.log.readable_end())
 
     def seek_to_time(self, reader: PartitionReader, timestamp_ms: int) -> None:
-        """To the first record since a time, or to the end."""
+        """Move to the first record since a time, or to the end."""
         offset = reader.partition.offset_for_time(timestamp_ms)
         reader.seek(reader.log.readable_end() if offset is None else offset)
 
@@ -283,7 +283,7 @@ def commit_of(
 def offsets_for_times(
     positions: Positions, times: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-    """The first record since a time, of each partition; None: there is none."""
+    """The first record since a time, of each partition; None: no such record."""
     found: dict[TopicPartition, OffsetAndTimestamp | None] = {}
     for key, timestamp_ms in times.items():
         partition = positions.partition(key)

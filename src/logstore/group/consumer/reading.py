@@ -32,7 +32,7 @@ class PartitionReader:
     """One partition of a consumer: what was delivered, and what is committed.
 
     The position is after the last record that was delivered, or the target of a `seek`:
-    `log` and the records that were read ahead may be further. What is between `base`
+    `log` and the records that were read ahead may be further. Records between `base`
     and the position is delivered again if it is not committed.
 
     Attributes:
@@ -41,11 +41,11 @@ class PartitionReader:
         topic_id: of the topic when the reader was made: another one may have the name.
         log: reads it.
         position: the next offset to be delivered; None: it is not known yet.
-        base: where it began to deliver after the last commit: what is committed, or
+        base: first offset delivered after the last commit: the committed one, or
             the target of a `seek`.
         has_delivered: whether it has delivered records since the last commit; a `seek`
             does not change that.
-        committed: the offset that was committed last, as far as it is known.
+        committed: the offset that was committed last, if known.
         is_disproved: that offset was not in the log, and is committed again even if it
             is in it by now.
         is_paused: whether `poll` leaves it out.
@@ -122,7 +122,7 @@ class PartitionReader:
 
     def rewind(self) -> None:
         """Deliver again what was delivered since the last commit: from `base` on, as
-        soon as the consumer knows that nobody else has committed since."""
+        soon as the consumer knows that no other member has committed since."""
         self._move(None, self.base, keeps_log=True)
         self.has_delivered = False
 
@@ -180,7 +180,7 @@ class PartitionReader:
         return found
 
     def next_ahead(self) -> TopicRecord | None:
-        """Deliver one record that was read ahead; None: there is none."""
+        """Deliver one record that was read ahead; None: no record is left."""
         if not self._ahead:
             return None
         record = self._ahead[-1]

@@ -5,10 +5,10 @@ publication of its identity, so they were published with its records. A transact
 publishes the number after the last one it has read, with the positions of the whole
 group at that time, without deleted topics. Of two transactions that have read the same
 positions, one is published. The other one looks again: if its own partitions are where
-it believes, it tries again with the next number; if not, another member has processed
+it expects, it tries again with the next number; if not, another member has processed
 its input.
 
-This holds without any lock: a process that was stopped for an hour and goes on in the
+This holds without any lock: a process that was stopped for an hour and resumes in the
 middle of its transaction publishes nothing. The turn to publish only avoids attempts
 that would fail.
 """
@@ -73,7 +73,7 @@ COMMITTED: Final = "committed"
 # It has taken part in nothing: the records that were delivered are another one's.
 FORGOTTEN: Final = "not begun"
 _METADATA_BYTES_MAX: Final = 4096
-# Of a position that has none.
+# The proof of a position without one.
 _NO_PROOF: Final = -1
 _TURN_WAIT_S: Final = 1.0
 _TURN_PAUSE_S: Final = 0.0005
@@ -87,7 +87,7 @@ def identity_of(group: str) -> str:
 
 
 def identity_of_file(name: str) -> str:
-    """The same from the name of the group's file."""
+    """The identity of a group, from the name of its file."""
     return GROUP_IDENTITY + name.removeprefix(layout.GROUP_PREFIX)
 
 
@@ -96,7 +96,7 @@ class Positioned(NamedTuple):
 
     Attributes:
         offset: the next one to be read.
-        topic_id: of the topic that it is for; "" if that has none.
+        topic_id: of the topic that it is for; "" if that has no id.
         proof: as in `OffsetCommit`.
     """
 
@@ -124,7 +124,7 @@ class GroupPositions:
         self._group = group
 
     def read(self) -> tuple[int, dict[TopicPartition, Positioned]]:
-        """(number of the last publication, positions); 0 if there is none. Of a copy
+        """(number of the last publication, positions); 0 before the first. Of a copy
         that is open read-only, none lies above the end of its log.
 
         Raises:
@@ -233,15 +233,15 @@ class Inputs(Protocol):
     """The consumer of a transaction, as the transaction needs it."""
 
     def begin_commit(self) -> dict[TopicPartition, tuple[Positioned, int | None]]:
-        """The positions to be published, each with the offset that was committed
-        before, as far as the consumer knows. It has checked that it has them."""
+        """The positions to publish, each with the offset that was committed
+        before, if the consumer knows it. It has checked that it holds them."""
 
     def published(self, positions: Mapping[TopicPartition, Positioned]) -> None:
-        """These are published now."""
+        """Note that these positions are published now."""
 
     def settle(self) -> None:
-        """If the transaction has ended, and not by a commit, deliver again what it has
-        read. What is cut short here, the next call on the consumer does."""
+        """If the transaction has ended, and not by a commit, deliver its input
+        again. If this is interrupted, the next call on the consumer completes it."""
 
 
 class TransactionState:
@@ -390,7 +390,7 @@ class ConsumerTransaction:
             ConfigError: the positions of the group take too many bytes.
             PublicationTimeoutError: another process had the store for longer than the
                 transaction's ``timeout_ms``, and may publish this later. The next
-                `poll` continues where it was, or behind it, whatever became of it; if
+                `poll` continues at its position, or after it, in either case; if
                 it is published after that, the next commit raises `FencedError`, once.
             others: as `Store.submit`. Nothing was published, unless the message says
                 that it may have been: then as for `PublicationTimeoutError`.
@@ -434,8 +434,8 @@ class ConsumerTransaction:
         """Publish; False: another member was faster."""
         last, published = self._positions.read()
         moved = self._inputs.begin_commit()
-        # Looked for after the positions were read: who has published one of a topic has
-        # found that. So a topic that is not there now was deleted.
+        # Looked for after the positions were read: a member that has published one of a
+        # topic has found that. So a topic that is not there now was deleted.
         topics = topics_now(self._store, {key.topic for key in (*published, *moved)})
         changed = self._changed(published, moved, topics)
         if not changed and not self._rows:
@@ -484,8 +484,8 @@ class ConsumerTransaction:
     def _changed(
         self, published: _Positions, moved: _Moved, topics: _Topics
     ) -> dict[TopicPartition, Positioned]:
-        """The positions that are to be published. Raises unless each partition is where
-        the consumer believes."""
+        """The positions to publish. Raises unless each partition is where
+        the consumer expects."""
         changed = {}
         for key, (position, before) in moved.items():
             there = published.get(key)
@@ -502,7 +502,7 @@ class ConsumerTransaction:
                     group=self._positions.identity,
                 )
             if found != before:
-                # From there on, also where it has not known of any commit.
+                # From there on, also if it did not know of any commit.
                 news = {
                     each: published[each]
                     for each, (mine, known) in moved.items()
@@ -530,7 +530,7 @@ class ConsumerTransaction:
 
 
 def _is_gone(key: TopicPartition, position: Positioned, topics: _Topics) -> bool:
-    """Tell whether the topic of a position was deleted; another one may have its name.
+    """Whether the topic of a position was deleted; another one may have its name.
 
     Args:
         topics: that exist now.

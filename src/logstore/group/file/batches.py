@@ -23,7 +23,7 @@ __all__ = ["BATCH_BYTES_MAX", "RECORD_BYTES", "Batches", "Item"]
 
 # A batch is at most so long: more than any record of a group needs.
 BATCH_BYTES_MAX: Final = 32 << 20
-# A record has so many bytes at most besides its key, value and header.
+# Most bytes of a record besides its key, value and header.
 RECORD_BYTES: Final = 24
 
 # Positions in a batch of one record without headers (docs/format.md), and how many
@@ -34,7 +34,7 @@ _CRC_END: Final = 21
 _TIMES_POS: Final = 27
 _TIMES_END: Final = 43
 _AFTER_VALUE: Final = 1
-# So many keys, and batches of so many bytes, are kept at most.
+# Most keys that are kept, and most bytes of a batch that is kept.
 _KEYS_MAX: Final = 4096
 _KEPT_BYTES_MAX: Final = 1024
 
@@ -99,7 +99,7 @@ class Batches:
         return key
 
     def batch(self, items: Sequence[Item], offset: int) -> bytes:
-        """One batch of some records, the first of which has an offset."""
+        """One batch of some records; the first gets `offset`."""
         now_ms = self._files.now_ms()
         if len(items) == 1 and items[0][2] is None:
             key, value, _ = items[0]

@@ -4,7 +4,7 @@ A commit that meets nothing unusual makes all of them in one call of the core; o
 is made step by step, under the locks of its caller, makes the same ones in two parts:
 the write, and the sync. Each call is made only if the one before has shown what it
 must: under each lock the state is read again first. If one shows something else, what
-was locked is given back, and the caller goes on step by step.
+was locked is given back, and the caller continues step by step.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from logstore.io.checkpoint.append_file import AppendCalls
 
 __all__ = ["CommitCalls"]
 
-# The first calls. That on the point is for a commit that is to be durable.
+# The first calls. The one on the point is for a durable commit.
 _KNOWN: Final = 0
 _MUTEX: Final = 1
 
-# How many calls have had the right result, and what the system has refused then, as it
-# is raised; None: the state is not as it must be.
+# How many calls have had the right result, and the system's refusal then, as
+# raised; None: the state differs.
 _Made: TypeAlias = "tuple[int, StorageError | None]"
 
 
@@ -51,7 +51,7 @@ class CommitCalls(AppendCalls):
         self.slots = slots
         self.synced = self.sync + 2
         self._group_file = file
-        # The bytes of the durable point in the lock file, and those of the next one.
+        # The bytes of the durable point in the lock file, and of the next one.
         # They count if the point is known to be of this file, without a failed sync.
         self._point = bytearray(slots.point.empty())
         self._next = native.PointBytes()
@@ -103,7 +103,7 @@ class CommitCalls(AppendCalls):
             raise error
 
     def _made_durable(self, end: int, size: int) -> _Made:
-        """Make all calls; the point is known, and is to be `size` then."""
+        """Make all calls; the point is known, and becomes `size` then."""
         self._next.move(size)
         made = self._made(end, _KNOWN, self.end)
         if made[0] >= self.synced:

@@ -1,4 +1,4 @@
-"""Damage of a group's file, told from what an append leaves that was cut short.
+"""Damage of a group's file, as distinct from the remains of an interrupted append.
 
 Bytes after the last whole batch are cut off before the next append if another member is
 writing them, or a crash has left them. They are damage if they do not begin as the next
@@ -61,7 +61,7 @@ class Rest(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """Why they are no whole batch."""
+        """Reason why they are no whole batch."""
         if self.damage is None:
             return "a batch is cut off"
         unknown = "a batch of an unknown format: " if self.damage.unsupported else ""
@@ -73,7 +73,7 @@ class Rest(NamedTuple):
         Args:
             path: of the file.
             file: its id, as far as the file was read.
-            point: as it was before the bytes were read.
+            point: its state before the bytes were read.
 
         Raises:
             CorruptCheckpointError: they are damaged.
@@ -103,7 +103,7 @@ class Rest(NamedTuple):
 
 def may_be_torn(tail: bytes, offset: int) -> bool:
     """Whether some bytes may be what is left of an append: its first bytes, or zeros
-    where a file system had no time to write them."""
+    if a file system had no time to write them."""
     begin = offset.to_bytes(8, "big")
     head, magic = tail[:8], tail[MAGIC_POS : MAGIC_POS + 1]
     return (head == begin[: len(head)] or not any(head)) and magic in (
@@ -114,7 +114,7 @@ def may_be_torn(tail: bytes, offset: int) -> bool:
 
 
 def whole_batch(data: bytes) -> int | None:
-    """Where a whole batch of magic 2 begins, after the first byte; None: nowhere."""
+    """Position of a whole batch of magic 2, after the first byte; None: not found."""
     for at, is_whole in possible_batches(data, native.pointer(data)):
         if is_whole and at and data[at + MAGIC_POS] == 2:
             return at

@@ -1,7 +1,7 @@
 """The durable point of a group's file: how much of which file is durable.
 
-It is in the lock file, for all members: once as it was made durable itself, and once as
-it is since (docs/format.md, "`.logstore-group-*`").
+It is in the lock file, for all members: once in the form that was made durable, and
+once in its later form (docs/format.md, "`.logstore-group-*`").
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _BYTES: Final = _NEWER_AT - _DURABLE_AT + _POINT_BYTES
 
 
 class FileId(NamedTuple):
-    """Which file a durable point is of. A number comes again after its file is gone.
+    """Identity of a durable point's file. An inode is reused after its file is gone.
 
     Attributes:
         inode: its number; 0: none.
-        first: base offset and CRC of its first batch, 12 bytes; zeros: it has none.
+        first: base offset and CRC of its first batch, 12 bytes; zeros: no batch.
     """
 
     inode: int = 0
@@ -35,10 +35,10 @@ class FileId(NamedTuple):
 
 
 class DurablePoint(NamedTuple):
-    """What is known to be durable of a group's file, and of its name.
+    """The durable part of a group's file, and of its name.
 
     Attributes:
-        file: which one, beside the lock file.
+        file: which one, next to the lock file.
         size: the number of bytes at its beginning that are durable.
         is_of_this_boot: the machine has not been started since: what was appended then
             has not changed.
@@ -63,7 +63,7 @@ class SharedPoint:
 
     Invariant: the first place says what is durable of one file since one start of the
     machine; the newer one counts if it is of the same file and start, and is written
-    after the first one was synced. A point that was not written as a whole is none.
+    after the first one was synced. A partly written point does not count.
 
     Args:
         file: the open lock file.
@@ -145,11 +145,11 @@ class SharedPoint:
 
     @staticmethod
     def empty() -> bytes:
-        """So many zeros as `data` has bytes."""
+        """Zeros, as many as `data` has bytes."""
         return bytes(_BYTES)
 
     def newer(self, file: FileId, size: int) -> bytes:
-        """What is written for the next point of the same file."""
+        """The bytes of the next point of the same file."""
         return self._formatted(file, size)
 
     def _formatted(self, file: FileId, size: int) -> bytes:
@@ -167,7 +167,7 @@ class SharedPoint:
         self._file.unlock(self._turn)
 
     def steps(self) -> tuple[native.Step, native.Step, native.Step, native.Step]:
-        """The calls that take the turn to sync, look whether the point is as it was,
+        """The calls that take the turn to sync, check that the point is unchanged,
         write a `newer` one, and give the turn back."""
         fd = self._file.fd
         return (

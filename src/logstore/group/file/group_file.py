@@ -25,8 +25,8 @@ from logstore.io.layout import OFFSET_MAX, TopicPartition
 
 __all__ = ["GroupFile", "record_id"]
 
-# The file is compacted when it has so many bytes, and so many times those of the
-# records that count.
+# The file is compacted when it has this many bytes, and this many times the bytes of
+# the records that count.
 _REWRITE_BYTES: Final = 1 << 20
 _REWRITE_RATIO: Final = 4
 
@@ -92,11 +92,11 @@ class GroupFile:
 
     @property
     def state(self) -> GroupState:
-        """The members and the table, as far as the file was read."""
+        """The members and the table, in the part of the file that was read."""
         return self._records.state
 
     def committed(self, one: TopicPartition) -> OffsetCommit | None:
-        """The committed offset of a partition, as far as the file was read.
+        """The committed offset of a partition, in the part of the file that was read.
 
         Raises:
             CorruptCheckpointError: that record is malformed.
@@ -137,7 +137,7 @@ class GroupFile:
         self, slots: Slots, commits: Sequence[OffsetCommit], *, durable: bool
     ) -> bool:
         """Take the mutex, append offsets, and sync them, all in one call, if nothing is
-        in the way: the file is as it was read, and nobody has the mutex. False: nothing
+        in the way: the file is unchanged, and no member has the mutex. False: nothing
         was done; do it step by step.
 
         Args:
@@ -161,7 +161,7 @@ class GroupFile:
         *,
         durable: bool,
     ) -> bool:
-        """As `append_at_once`, of one offset without metadata: the same bytes, made
+        """Append as `append_at_once` one offset without metadata: the same bytes, made
         with less work."""
         log = self._log
         base = log.last_offset + 1
@@ -175,7 +175,7 @@ class GroupFile:
         return log.append_at_once(slots, data, (item,), durable=durable)
 
     def _batch(self, items: Sequence[Item]) -> bytes:
-        """The batch of some records, behind the records that are there."""
+        """The batch of some records, after the present records."""
         base = self._log.last_offset + 1
         if base > OFFSET_MAX - len(items):
             raise StorageError(
@@ -189,7 +189,7 @@ class GroupFile:
 
     @property
     def end(self) -> Point:
-        """The end of what was read or appended last, for `sync`."""
+        """The end of the last read or append, for `sync`."""
         return self._log.end
 
     def sync(self, slots: Slots, upto: Point) -> None:
@@ -207,7 +207,7 @@ class GroupFile:
         self._rewrite_at = max(_REWRITE_BYTES, _REWRITE_RATIO * live)
         if log.end_pos < self._rewrite_at and not log.is_doubtful:
             return
-        # The append counts already: a failure here is none of the caller's.
+        # The append counts already: a failure here does not concern the caller.
         try:
             if not slots.point.take_turn():
                 return

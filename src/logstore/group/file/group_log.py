@@ -4,7 +4,7 @@ It is an append-only file (`logstore.io.checkpoint.append_file`), which is chang
 the group's mutex alone, after its tail was read again: another member may have appended
 since. It is rewritten by a rename.
 
-What a crash has left at the end is cut off before the next append. If it is damage
+Bytes left at the end by a crash are cut off before the next append. If they are damage
 (`logstore.group.file.damage`), the file is not changed.
 """
 
@@ -54,10 +54,10 @@ class GroupLog:
     Attributes:
         name, path: of the file.
         end_pos: where the last batch ends that was read or appended.
-        last_offset: of its last record; -1: there is none.
+        last_offset: of its last record; -1: no record yet.
 
     Args:
-        records: takes in what is read or appended.
+        records: takes in each record read or appended.
         write: open the file so that it can be appended to.
     """
 
@@ -81,7 +81,7 @@ class GroupLog:
 
     @property
     def end(self) -> Point:
-        """The end of what was read or appended last, for `sync`."""
+        """The end of the last read or append, for `sync`."""
         return Point(None if self._file is None else self._file.identity, self.end_pos)
 
     @property
@@ -96,7 +96,7 @@ class GroupLog:
     # ------------------------------------------------------------ reading
 
     def refresh(self) -> bool:
-        """Read what was appended since, as far as it is whole; takes no lock. Returns
+        """Read whole batches appended since; takes no lock. Returns
         whether there was anything.
 
         Raises:
@@ -149,7 +149,7 @@ class GroupLog:
             return 0 if file is None else self._files.size(file.fd) - self.end_pos
 
     def refresh_held(self, shared: SharedPoint) -> None:
-        """As `refresh`, for a caller that has the mutex and will append: what a crash
+        """Refresh for a caller that has the mutex and will append: bytes that a crash
         has left at the end is cut off.
 
         Raises:
@@ -182,7 +182,7 @@ class GroupLog:
                 file.confirm(shared, self.end_pos)
 
     def _open_now(self) -> int | None:
-        """Open the file that has the name now; its size, or None if there is none."""
+        """Open the file that has the name now; its size, or None without a file."""
         file = self._file
         try:
             size = None if file is None else file.size_now()

@@ -123,13 +123,13 @@ class GroupRecords:
         return damaged(self._path, position, f"a record is malformed: {error}")
 
     def check(self, position: int) -> None:
-        """Parse the newest state, and check that the records are those of the group.
+        """Parse the newest state, and check that the records are the group's.
 
         Args:
-            position: of the end of what was read, for errors.
+            position: the end of the read records, for errors.
 
         Raises:
-            CorruptCheckpointError: they are those of others, or the state is malformed.
+            CorruptCheckpointError: they are another group's, or the state is malformed.
             UnsupportedError: a later version has written the state.
         """
         self._parse_state(position)

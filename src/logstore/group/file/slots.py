@@ -1,6 +1,6 @@
 """The lock file of a consumer group: its members, and the partitions that each holds.
 
-Each member has one open file of its own, and on it locks of single bytes
+Each member has a separate open file, and on it locks of single bytes
 (`logstore.group.file.lock_file`). The layout is in docs/format.md,
 "`.logstore-group-*`":
 
@@ -76,13 +76,13 @@ class BusyError(Exception):
 
 
 class SlotInfo(NamedTuple):
-    """What a member has written about itself.
+    """A member's description of itself.
 
     Attributes:
         slot: its number.
         process: which process it is.
         since_ms: when it joined, Unix milliseconds.
-        polled_ms: when it polled last, as far as it has written it down: at least once
+        polled_ms: when it polled last, by its own record, written at least once
             in a tenth of `interval_ms`.
         polled_at_ms: the same by `clock_ms`; None: it does not say (an earlier
             version).
@@ -97,7 +97,7 @@ class SlotInfo(NamedTuple):
     interval_ms: int
 
     def stuck_ms(self, at_ms: int) -> int | None:
-        """For how many milliseconds it has been stuck; None if it is not.
+        """Time in ms for which it has been stuck; None if it is not.
 
         Args:
             at_ms: now, by `clock_ms`.
@@ -121,7 +121,7 @@ class LockFile:
         write: for a member: it is created if it does not exist.
 
     Raises:
-        FileNotFoundError: the group has none: it has no member.
+        FileNotFoundError: the group has no lock file, and so no member.
         StorageError: the system refuses.
     """
 
@@ -164,7 +164,7 @@ class LockFile:
         return slot - 1 if 1 <= slot <= MEMBERS_MAX else None
 
     def info(self, slot: int) -> SlotInfo:
-        """What the member of a slot, or the last one that had it, wrote into it."""
+        """Information that the member of a slot, or the last one that had it, wrote."""
         data = self._file.read(_INFOS_AT + _INFO_BYTES * slot, _INFO.size)
         pid, interval_ms, start, boot, since_ms, *polled = _INFO.unpack(data)
         polled_ms, polled_at_ms, again_ms = polled
@@ -182,7 +182,7 @@ class LockFile:
 
 @contextlib.contextmanager
 def lock_file_of(root: Directory, name: str) -> Iterator[LockFile | None]:
-    """The lock file of a group, to look at; None: there is none, and so no member.
+    """The lock file of a group, to look at; None: it does not exist, so no member does.
 
     Args:
         name: of the group's file (`layout.group_file`).
@@ -209,7 +209,7 @@ class Slots(LockFile):
 
     Attributes:
         group: the id of the group.
-        slot: that of the member; None if it has none.
+        slot: that of the member; None before `join`.
         rows: those whose partitions it has, or may have after an interrupt.
 
     Raises:
@@ -293,7 +293,7 @@ class Slots(LockFile):
     # ------------------------------------------------------------ members
 
     def join(self, interval_ms: int, avoid: Collection[int] = ()) -> int | None:
-        """Take the lowest slot that is free, under the mutex; None if there is none.
+        """Take the lowest slot that is free, under the mutex; None if all are taken.
 
         Args:
             interval_ms: see `SlotInfo`.
@@ -356,7 +356,7 @@ class Slots(LockFile):
     def wake(self) -> None:
         """Let the other members look at the group at once.
 
-        If a full disk has no room for the first byte of the file, nobody is woken:
+        If a full disk has no room for the first byte of the file, no member is woken:
         they look ten times a second in any case.
         """
         with contextlib.suppress(DiskFullError):

@@ -1,7 +1,7 @@
-"""What a group's file says of the group: its members, and its table of partitions.
+"""The state of a group in its file: its members, and its table of partitions.
 
-It is one record, Kafka's about a group, so that Kafka's tools show the members and what
-each is to have. What Kafka's record has no field for is in a header of it, as JSON
+It is one record, Kafka's about a group, so that Kafka's tools show the members and
+their assigned partitions. Fields that Kafka's record lacks are in a header, as JSON
 (docs/format.md, "`.logstore-group-*`").
 """
 
@@ -62,9 +62,9 @@ class Member:
         id: another one at each joining.
         slot: its byte in the lock file.
         instance: the name of a static member; None for another.
-        topics: those that it asks for by name.
+        topics: the topics that it asks for by name.
         pattern: a regular expression of others that it asks for; None: none.
-        partitions: those that it is to have.
+        partitions: its assigned partitions.
         is_idle: others have taken what it did not take in time: it gets no more until
             it has polled again.
     """
@@ -81,7 +81,7 @@ class Member:
 @dataclass(frozen=True, slots=True)
 class Row:
     """A row of the table of partitions: the number of its byte in the lock file, and
-    the id of the topic that it is for ("" if that has none)."""
+    the id of the topic that it is for ("" if that has no id)."""
 
     number: int
     topic_id: str
@@ -97,7 +97,7 @@ class GroupState:
         way: how the group commits: `BY_COMMITS`, `BY_TRANSACTIONS`, or "" so far.
         members: in the order of their joining.
         rows: of the partitions that members have or had.
-        topics: those that are distributed, with the numbers of their partitions.
+        topics: the topics that are distributed, with the numbers of their partitions.
         since_ms: since when this is so, Unix milliseconds; -1 unknown.
     """
 
@@ -110,11 +110,11 @@ class GroupState:
     since_ms: int = -1
 
     def member(self, id: str) -> Member | None:
-        """The member with an id; None if there is none."""
+        """The member with an id; None if no member has it."""
         return next((member for member in self.members if member.id == id), None)
 
     def assigned(self) -> dict[TopicPartition, Member]:
-        """The member that is to have each partition."""
+        """The member that each partition is assigned to."""
         return {one: member for member in self.members for one in member.partitions}
 
 

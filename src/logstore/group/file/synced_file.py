@@ -63,7 +63,7 @@ class SyncedFile(AppendFile):
         with the `end` bytes that it has, and be durable itself.
 
         The latter once for each file and start of the machine: later damage is not
-        taken for what a power failure has left. A file that is shorter than was durable
+        taken for the remains of a power failure. A file shorter than the durable part
         is another one, such as a backup that was put back.
         """
         point = shared.now()
@@ -92,8 +92,8 @@ class SyncedFile(AppendFile):
             raise
 
     def doubt(self, shared: SharedPoint) -> None:
-        """A sync has failed. All members know it: to none of them another sync says
-        anything of what this one was to write."""
+        """A sync has failed. All members learn it: another sync that succeeds would
+        prove nothing to them about the bytes of this one."""
         self.is_doubtful = True
         with contextlib.suppress(StorageError):
             shared.doubt(self.id)

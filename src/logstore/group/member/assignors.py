@@ -67,8 +67,8 @@ class Assignor(Protocol):
             members: in the order of `GroupSubscription.order`; at least one.
             partitions: the numbers of the partitions of each topic, in order.
 
-        A partition goes to one member, or to none; a member gets partitions of its own
-        topics only.
+        A partition goes to one member, or to none; a member gets partitions of the
+        topics that it asked for only.
         """
 
 
@@ -129,7 +129,7 @@ class RoundRobinAssignor:
 
 
 class CooperativeStickyAssignor:
-    """Every member keeps what it had, as far as the numbers stay balanced: as few
+    """Every member keeps its partitions while the numbers stay balanced: as few
     partitions as possible change hands."""
 
     name = "cooperative-sticky"
@@ -193,7 +193,7 @@ def assignor_of(given: str | Assignor) -> Assignor:
     """The assignor of a name, or an assignor that the caller has written.
 
     Raises:
-        ConfigError: there is none of this name, or it is no assignor.
+        ConfigError: no assignor has this name, or it is no assignor.
     """
     if isinstance(given, str):
         found = _ASSIGNORS.get(given)

@@ -242,7 +242,7 @@ class Generations:
     """Begins the generations of one group, for one member.
 
     A generation is right for its members as long as the topics that they ask for are as
-    they were: `has_changed` tells when it is not.
+    they were: `has_changed` shows when it is not.
 
     Args:
         group: the id of the group.
@@ -265,7 +265,7 @@ class Generations:
         self._has_told_of_rows = False
 
     def has_changed(self, state: GroupState) -> bool:
-        """Tell whether topics were added, deleted, recreated or got partitions since
+        """Whether topics were added, deleted, recreated or got partitions since
         the generation of `state` began."""
         topics = universe(self._group, self.topics_now(), state.members)
         return _numbers_of(topics) != state.topics or any(

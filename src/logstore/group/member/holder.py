@@ -38,7 +38,7 @@ class Holder:
     def take(
         self, partitions: Iterable[TopicPartition], rows: Mapping[TopicPartition, Row]
     ) -> None:
-        """Take partitions that have a row, as far as they are free."""
+        """Take partitions that have a row, if they are free."""
         for one in partitions:
             row = rows.get(one)
             if row is None or one in self.held:

@@ -48,7 +48,7 @@ __all__ = ["Membership"]
 class Membership:
     """One member; for one thread at a time.
 
-    It changes the group's file with the mutex alone, by what the file says then: a
+    It changes the group's file with the mutex alone, by the file's content then: a
     generation that it begins differs from the last one, and a commit is of partitions
     that it holds.
 
@@ -210,8 +210,8 @@ class Membership:
         return self.holder.surplus(self._generations.topics_now)
 
     def take(self) -> None:
-        """Take the partitions that are assigned to this member, as far as they are
-        free. What was committed for them is read after that, and so it is the last."""
+        """Take the partitions that are assigned to this member, if they are
+        free. Their committed offsets are read after that, and so are the last."""
         state, held = self.group.file.state, self.holder.held
         me = state.member(self.holder.id)
         missing = (
@@ -231,7 +231,7 @@ class Membership:
             self.holder.take(me.partitions, state.rows)
 
     def take_alone(self, wanted: Iterable[TopicPartition], topics: Topics) -> None:
-        """Take partitions that no member was assigned, as far as they are free."""
+        """Take partitions that no member was assigned, if they are free."""
         ids = {one: topics[one.topic][0] for one in wanted}
 
         def take() -> None:

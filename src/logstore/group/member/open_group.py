@@ -25,8 +25,8 @@ _Result = TypeVar("_Result")
 class OpenGroup:
     """The group's file and its lock file; for one thread at a time.
 
-    Whoever changes the file has the mutex, and has read the end of the file since it
-    took that: each `locked` method does both before it calls `work`.
+    To change the file, a caller holds the mutex, and has read the end of the file since
+    it took that: each `locked` method does both before it calls `work`.
 
     Attributes:
         id: the id of the group.

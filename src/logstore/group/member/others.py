@@ -25,7 +25,7 @@ class Others:
     Args:
         slots: the member's open lock file.
         group: the id of the group.
-        evicts: whether members that are stuck are to be thrown out.
+        evicts: whether to throw out stuck members.
     """
 
     def __init__(self, slots: Slots, group: str, *, evicts: bool) -> None:
@@ -68,7 +68,7 @@ class Others:
 
     def stuck(self, state: GroupState, own: str) -> frozenset[str]:
         """The members, but for `own`, to throw out because they have not polled. If
-        this member throws nobody out, each that is stuck is logged once, and none is
+        this member throws no member out, each that is stuck is logged once, and none is
         returned."""
         now = self._files.monotonic()
         if now - self._stuck_checked < _STUCK_CHECK_S:

@@ -28,14 +28,14 @@ _PLAIN: Final = re.compile(
 
 
 class Answer(NamedTuple):
-    """What came of a request.
+    """The outcome of a request.
 
     Attributes:
         error: why it was refused; None: it was carried out.
         records, offsets, is_new, note, metadata, pinned: as in `Publication`.
         is_outdated: nothing was done: a topic has another number of partitions than
-            when those of the records were chosen.
-        is_short: the rest was too long; it is asked for in what the store remembers.
+            when the records' partitions were chosen.
+        is_short: the rest was too long; the caller looks it up in the store's ledger.
     """
 
     error: LogStoreError | None

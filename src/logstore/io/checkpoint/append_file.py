@@ -33,11 +33,11 @@ _READ_BYTES: Final = 1 << 20
 
 
 class Point(NamedTuple):
-    """How much of which file: what was appended, or is to be durable.
+    """End of the bytes in a file that were appended, or must be durable.
 
     Attributes:
         file: its device and inode; None: there is no file.
-        size: so many bytes at its beginning.
+        size: number of bytes at its beginning.
     """
 
     file: tuple[int, int] | None
@@ -49,7 +49,7 @@ class AppendFile:
     For one thread at a time. Callers keep other writers out while they change it.
 
     Attributes:
-        directory, name: where it is.
+        directory, name: its place.
         fd: the descriptor; it is closed with the last reference to this object.
         size: its size when it was opened.
         identity: its device and inode.
@@ -112,7 +112,7 @@ class AppendFile:
         Args:
             take_in: takes in the whole entries at the beginning of some bytes; returns
                 how many bytes these are.
-            entry_bytes_max: an entry that has more is none.
+            entry_bytes_max: more bytes are not taken for an entry.
         """
         wanted = _READ_BYTES
         while pos < size:
@@ -145,7 +145,7 @@ class AppendFile:
 
 
 class SyncedFiles:
-    """Files that one append syncs together with its own, at the same time.
+    """Files that an append syncs together with its file, at the same time.
 
     Args:
         fds: their descriptors.
@@ -165,7 +165,7 @@ class SyncedFiles:
 
     @property
     def errors(self) -> list[int]:
-        """The error of each sync that was made, as errno; 0: there was none. ECANCELED:
+        """The error of each sync that was made, as errno; 0: no error. ECANCELED:
         it was not made, or not by this append."""
         count = len(self.fds)
         if self._calls is None:
@@ -187,12 +187,12 @@ class SyncedFiles:
 
 
 class AppendCalls:
-    """The calls of an append to a file, in this order: those `before` it; the look
-    whether the file is as it was left; the write; those `between`; the sync; those
+    """The calls of an append to a file, in this order: steps `before` it; the check
+    that the file is unchanged; the write; steps `between`; the sync; steps
     `after` it. Each is made if the one before has had the result that it must have.
 
     Args:
-        by_stamp: look at the stamp of the file, not only at where it ends.
+        by_stamp: look at the stamp of the file, not only at its end.
 
     Attributes:
         file: the open file.
@@ -240,7 +240,7 @@ class AppendCalls:
         )
 
     def set(self, data: bytes, pos: int, stamp: bytes | None = None) -> None:
-        """What to write, and where: the file must end there, or have this stamp."""
+        """Set data and position: the file must end there, or have `stamp`."""
         if stamp is None:
             self.steps.set_append(self.look, data, pos)
         else:

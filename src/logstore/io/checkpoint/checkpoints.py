@@ -105,12 +105,12 @@ def _entries(path: str, data: bytes | None, fields: int) -> list[list[str]]:
     return entries
 
 
-# Errors of reading what has a state file's name, and is none.
+# Errors of reading something else that has a state file's name.
 NOT_A_STATE_FILE: Final = (*NOT_A_FILE, errno.EFBIG)
 
 
 def state_bytes(directory: Directory, name: str) -> bytes | None:
-    """A state file's bytes; None if there is none.
+    """A state file's bytes; None if it does not exist.
 
     Raises:
         CorruptCheckpointError: it is no regular file, or it is far too large.
@@ -385,7 +385,7 @@ _DECODER: Final = json.JSONDecoder(parse_float=_refuse, parse_constant=_refuse)
 
 
 def read_state(directory: Directory, name: str) -> dict[str, Any] | None:
-    """A state file of logstore; None if there is none.
+    """A state file of logstore; None if it does not exist.
 
     Raises:
         CorruptCheckpointError: it does not follow the format, or exceeds a limit.
@@ -397,7 +397,7 @@ def read_state(directory: Directory, name: str) -> dict[str, Any] | None:
 def read_growing(
     directory: Directory, name: str
 ) -> tuple[dict[str, Any], FileEnd] | None:
-    """The same, and where the entries end that make it up, for `read_changes`."""
+    """A state file as `read_state`, and the end of its entries, for `read_changes`."""
     data = state_bytes(directory, name)
     if data is None:
         return None
@@ -409,7 +409,7 @@ def read_entries(
     name: str,
     check: Callable[[dict[str, Any]], None] = lambda value: None,
 ) -> tuple[list[dict[str, Any]], FileEnd] | None:
-    """The value of each entry of a state file, in order, and where they end; None if
+    """The value of each entry of a state file, in order, and their end; None if
     there is no file.
 
     Args:
@@ -444,7 +444,7 @@ def read_changes(
     size: int,
     check: Callable[[dict[str, Any]], None] = lambda value: None,
 ) -> tuple[list[dict[str, Any]], FileEnd] | None:
-    """What was appended to a state file of `size` bytes since it ended at `end`: the
+    """Entries appended to a state file of `size` bytes since it ended at `end`: the
     value of each entry, and the new end. None if the file has to be read whole: it has
     no more bytes, others, or a bad entry, or it is gone.
 
@@ -494,7 +494,7 @@ def _state_of(path: str, name: str, data: bytes) -> tuple[dict[str, Any], FileEn
 def write_state(directory: Directory, name: str, value: Mapping[str, Any]) -> None:
     """Replace a state file, durably; EFBIG if it would be too large to read again.
 
-    A file with text of callers (those of the store's root) is first checked with its
+    A file with text of callers (in the store's root) is first checked with its
     own reader. The file of a partition, written at each roll, has no such text.
 
     Raises:
@@ -524,7 +524,7 @@ def _check_readable(directory: Directory, name: str, data: bytes) -> None:
 def write_prepared(
     directory: Directory, name: str, text: str, *, in_place: bool = False
 ) -> bytes:
-    """The same, with JSON text in the form that `state_text` makes. Returns the bytes
+    """Replace a state file by JSON text as `state_text` makes it. Returns the bytes
     of the file.
 
     Args:

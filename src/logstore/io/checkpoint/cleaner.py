@@ -40,7 +40,7 @@ class CleanerCheckpoint:
         """Record that a partition is compacted up to an offset, durably.
 
         Raises:
-            OSError: as the system gives it; the file is what it was.
+            OSError: as the system gives it; the file is unchanged.
         """
         offsets = self.read()
         if offsets.get(key) != offset:
@@ -50,7 +50,7 @@ class CleanerCheckpoint:
 
     def lower_to(self, ends: Mapping[TopicPartition, int]) -> None:
         """Partitions are about to be cut at these offsets: what is appended from there
-        on is not compacted. Others stay as they are. Raises: as `set`."""
+        on is not compacted. Others do not change. Raises: as `set`."""
         before = self.read()
         after = {key: min(at, ends.get(key, at)) for key, at in before.items()}
         if after != before:
@@ -106,6 +106,6 @@ class CompactedOffsets:
             self._file.lower_to({key: offset})
 
     def forget(self, keys: Iterable[TopicPartition]) -> None:
-        """Partitions are deleted: others of their names begin anew."""
+        """Partitions are deleted: new ones of their names begin without a position."""
         with self._lock, storage_errors("write", self._path):
             self._file.forget(keys)

@@ -19,7 +19,7 @@ __all__ = ["NO_CUT", "UNKNOWN_CUTS", "Cuts", "LogMark"]
 # The number of cuts kept separately; older ones are merged into the lowest of them.
 ROWS_MAX: Final = 32
 
-# The lowest cut if there was none: the log is unchanged up to any offset.
+# The lowest cut if nothing was cut: the log is unchanged up to any offset.
 NO_CUT: Final = OFFSET_MAX
 
 
@@ -42,7 +42,7 @@ class Cuts(NamedTuple):
 
     Attributes:
         serial: that of the newest cut; 0 before the first.
-        rows: (serial, offset) of those that matter. If a later cut went lower, the
+        rows: (serial, offset) of the cuts that matter. If a later cut went lower, the
             earlier one is dropped: readers from before it need the lower one.
         returns: the serials, of these, of cuts that removed nothing: logstore took the
             log back from another program, which may have.
@@ -83,16 +83,16 @@ class Cuts(NamedTuple):
 
     @property
     def offsets(self) -> set[int]:
-        """Where the log was cut, as far as that matters."""
+        """The offsets of the log's cuts that matter."""
         return {offset for _, offset in self.rows}
 
     def after(self, offset: int, now_ms: int = 0, *, is_return: bool = False) -> Cuts:
-        """These, and one more that removes all records from `offset` on.
+        """These cuts, and one more that removes all records from `offset` on.
 
         Args:
             now_ms: lower bound of the serial, a time. If an earlier state of a log was
                 restored (from a backup) and the log continues from there, its serials
-                since then differ from those of the other log.
+                since then differ from the other log's.
             is_return: it is one of `returns`.
         """
         serial = max(self.serial + 1, min(now_ms, NO_CUT))
@@ -109,7 +109,7 @@ class Cuts(NamedTuple):
 
     def lowest_since(self, serial: int) -> int:
         """The lowest offset that was cut to after the cut of `serial`: below it, the
-        log is as it was then. `NO_CUT` if nothing was cut; 0 if the serial does not
+        log is unchanged since. `NO_CUT` if nothing was cut; 0 if the serial does not
         belong to this log."""
         if serial == self.serial:
             return NO_CUT
@@ -136,7 +136,7 @@ class Cuts(NamedTuple):
     def is_known_since(self, serial: int) -> bool:
         """Whether `lowest_since` is exact and not only a bound: no cuts after that
         serial were merged with others."""
-        # Of so many rows, an earlier version may have merged some.
+        # If the rows are this many, an earlier version may have merged some.
         may_be = self.is_merged or len(self.rows) >= ROWS_MAX
         return not may_be or serial >= self.rows[0][0]
 

@@ -1,7 +1,7 @@
 """The durable offset of a log, for other processes (`.logstore-durable`).
 
 The state file of a partition has it, too, durably and up to 5 s late. This file is
-written over in place after each sync, and never synced itself. What it says became true
+written over in place after each sync, and never synced itself. Its content became true
 before it was written. Still, it counts only until the machine or another owner starts:
 a copy of it, as in a backup, says nothing of the copy of a log. While it counts,
 recovery takes no torn tail below it.
@@ -30,7 +30,7 @@ assert _HEAD.size + _TAIL.size == native.PAGE_BYTES
 
 
 class PageKey(NamedTuple):
-    """What a durable offset is true for.
+    """The key that a durable offset is valid for.
 
     Attributes:
         boot_id: of the run of the machine.
@@ -57,7 +57,7 @@ class PageKey(NamedTuple):
 
 
 def digest_of(head: bytes) -> int:
-    """What the check of a durable offset is made with."""
+    """The digest that a durable offset's check is made with."""
     return xxhash.xxh64_intdigest(head)
 
 

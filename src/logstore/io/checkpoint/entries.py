@@ -1,16 +1,16 @@
 """State files that grow: an entry, and later ones that say what has changed since.
 
 A state file is written whole: temporary name, sync, rename, directory sync. A change
-may then be appended to it, as an entry of its own: one write at the end of the file and
+may then be appended to it, as a separate entry: one write at the end of the file and
 a sync. So a change costs what it says, however much the file holds. When the entries
 have grown to the size of the first one, the file is written whole again.
 
 An entry is a checksum line and a line of JSON. Its checksum covers the checksum of the
-entry before, and the position of the entry: it is valid at the place where it was
+entry before, and the position of the entry: it is valid at the place it was
 written, and nowhere else. The next entry is written after the sync of the one before
 has returned. So a power failure can damage the last entry only, and leaves the file as
 it was before that change, as an interrupted rename does. A bad entry that another one
-follows is damage. So that one damaged bit never undoes a change in silence, callers
+follows is damage. To prevent a damaged bit from undoing a change silently, callers
 append only changes whose loss recovery makes up for, or that an entry follows at once,
 or they have the entry sealed: a short entry without content follows it, written after
 its sync, and is overwritten by the next entry. A power failure takes the seal alone.
@@ -53,14 +53,14 @@ _GROWTH_BYTES_MIN: Final = 64 << 10
 
 
 class FileEnd(NamedTuple):
-    """Where the valid entries of a state file end.
+    """End of the valid entries of a state file.
 
     Attributes:
         first: bytes of the first entry.
         size: bytes of all, without a seal.
         checksum: that of the last one.
         stamp: of the file after the last write; None: unknown.
-        is_sealed: a seal follows, or a part of what was written behind the sync.
+        is_sealed: a seal follows, or a part of bytes written after the sync.
     """
 
     first: int
@@ -70,16 +70,16 @@ class FileEnd(NamedTuple):
     is_sealed: bool = False
 
     def is_long(self, growth_bytes: int = _GROWTH_BYTES_MIN) -> bool:
-        """Whether the file is to be written whole again: so a change costs at most
+        """Whether the file must be written whole again: so a change costs at most
         twice what it says, in the long run, and reading it twice what it holds.
 
         Args:
-            growth_bytes: so many of later entries are never too many.
+            growth_bytes: this many bytes of later entries are never too many.
         """
         return self.size - self.first > max(self.first, growth_bytes)
 
     def after(self, entry: bytes) -> FileEnd:
-        """The end behind a later entry, with an unknown stamp."""
+        """The end after a later entry, with an unknown stamp."""
         return FileEnd(self.first, self.size + len(entry), _checksum_in(entry))
 
 
@@ -99,7 +99,7 @@ def later_entry(end: FileEnd, body: bytes) -> bytes:
 
 
 def with_room_for_seal(end: FileEnd, body: bytes) -> bytes:
-    """The JSON of an entry that is to follow the end of a file, with spaces behind it
+    """The JSON of an entry that is to follow the end of a file, with spaces after it
     if its seal would begin another block of the disk: a full disk that had room for the
     entry then has room for the seal."""
     left = -(end.size + ENTRY_BYTES + len(body)) % _BLOCK_BYTES
@@ -124,7 +124,7 @@ def _checksum(body: bytes | memoryview, before: int, pos: int) -> int:
 
 
 def split_entries(data: bytes) -> tuple[list[bytes], FileEnd]:
-    """The JSON of the valid entries of a file, and where they end. A bad last entry is
+    """The JSON of the valid entries of a file, and their end. A bad last entry is
     left out, and so is a seal.
 
     Raises:
@@ -157,7 +157,7 @@ def split_entries(data: bytes) -> tuple[list[bytes], FileEnd]:
 
 def later_entries(data: bytes, end: FileEnd) -> tuple[list[bytes], FileEnd] | None:
     """The JSON of the entries that were appended to a file since it ended at `end`, and
-    where they end. None if these bytes, those of the file from there on, are not valid
+    their end. None if these bytes, the file's from there on, are not valid
     entries up to the last byte. A seal is left out.
 
     An entry continues only the bytes that were before it when it was written. So one

@@ -1,4 +1,4 @@
-"""A state file that one object writes, whole or by appended entries."""
+"""A state file written by a single object, whole or by appended entries."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ __all__ = ["GrowingFile"]
 
 
 class _Entry(NamedTuple):
-    """An entry that is to be appended.
+    """An entry before it is appended.
 
     Attributes:
         end: where the file ends with it.
-        calls: those that append it; they keep the file open.
+        calls: the calls that append it; they keep the file open.
     """
 
     end: FileEnd
@@ -37,12 +37,12 @@ class _Entry(NamedTuple):
 class GrowingFile:
     """Writes one state file. Its caller's lock guards it.
 
-    An append is one call of the core: 1. write the entry, if the file is as it was
-    left; 2. sync the file, and others that must be durable with it; 3. write the seal,
+    An append is one call of the core: 1. write the entry, if the file was not changed
+    meanwhile; 2. sync the file, and others made durable with it; 3. write the seal,
     if it has one.
 
     Args:
-        growth_bytes: so many bytes of entries may follow the first one in any case.
+        growth_bytes: bytes of entries that may follow the first one in any case.
         is_sealed: one damaged bit of the last entry must not undo it in silence.
         stays_open: keep the file open between two entries, which come often.
 
@@ -91,7 +91,7 @@ class GrowingFile:
 
     @property
     def end(self) -> FileEnd | None:
-        """Where its entries end; None: that is not known."""
+        """End of its entries; None: unknown."""
         return self._end
 
     def cut_to(self, end: FileEnd) -> bool:
@@ -112,7 +112,7 @@ class GrowingFile:
         ):
             return False
         is_sealed = self._is_sealed and end.first < end.size < file.size
-        # What was appended is in the place of a seal: a byte of it shows the same.
+        # The appended bytes are in the place of a seal: one of them shows the same.
         file.cut_to(end.size + is_sealed)
         if is_sealed:
             calls.steps.set_bytes(calls.sync + 1, seal_of(end), end.size)
@@ -208,7 +208,7 @@ class GrowingFile:
         return AppendCalls(file, by_stamp=True, after=[seal])
 
     def _ended(self, end: FileEnd, calls: AppendCalls) -> None:
-        """After an entry that is durable. If the stamp of the file cannot be told, the
+        """Note the end after a durable entry. If the stamp of the file is unknown, the
         next write is of the whole file."""
         with contextlib.suppress(OSError):
             info = self._directory.files.stat(calls.file.fd)

@@ -41,7 +41,7 @@ class LeaderEpochs:
 
     @classmethod
     def of(cls, directory: Directory) -> LeaderEpochs:
-        """The epochs as they are now."""
+        """The current epochs."""
         # Take the key first: a change during the read then has another key.
         cache_key = _cache_key(directory)
         try:
@@ -50,11 +50,11 @@ class LeaderEpochs:
             return cls((), cache_key)
 
     def are_of(self, stamp: FileStamp | None) -> bool:
-        """Whether they are those of the file with this stamp; None: of no file."""
+        """Whether they were read from the file with this stamp; None: of no file."""
         return self.cache_key is not None and self.cache_key == (stamp or _NO_FILE)
 
     def now(self, directory: Directory) -> LeaderEpochs:
-        """The epochs as they are now; the same object if they have not changed."""
+        """The current epochs; the same object if they have not changed."""
         if self.are_of(_seen(directory)):
             return self
         new = LeaderEpochs.of(directory)

@@ -12,21 +12,21 @@ from logstore.io.layout import TopicPartition
 
 __all__ = ["Call", "Changes", "Entry", "Ledger"]
 
-# How many identities are remembered besides the pinned ones: those that published last.
+# How many identities are remembered besides the pinned ones: the last to publish.
 IDENTITIES_MAX: Final = 10_000
 # Fewer of them, if all entries together would take more than this in the file, which
 # must stay readable (`STATE_BYTES_MAX`); the rest is for the ends of logs.
 LEDGER_BYTES_MAX: Final = 60 << 20
-# So much of it the pinned ones may take; the rest is for what publishes now.
+# Most bytes of the pinned ones; the rest is for identities that publish now.
 PINNED_BYTES_MAX: Final = 56 << 20
-# An entry takes at most so many bytes besides its texts.
+# Most bytes of an entry, besides its texts.
 _ENTRY_BYTES: Final = 100
 
 
 # A request of a process that was carried out: its number, and (topic, partition, first
 # offset, end) of its records.
 Call: TypeAlias = "tuple[int, tuple[tuple[str, int, int, int], ...]]"
-# So many of a process are remembered: it has no more that wait.
+# Most calls of a process that are remembered: it has no more waiting requests.
 CALLS_MAX: Final = 64
 # The identities of processes that hand in begin so.
 PROCESS_IDENTITY: Final = "process:"
@@ -87,8 +87,8 @@ Changes: TypeAlias = "Mapping[str, Entry | None]"
 
 
 class Ledger:
-    """The last publication of each identity. What a publication asks of it does not
-    depend on how many there are. For one thread at a time.
+    """The last publication of each identity. A publication's look-ups cost the same,
+    however many there are. For one thread at a time.
 
     Args:
         entries: of each identity; the one that published last comes last.
@@ -98,15 +98,15 @@ class Ledger:
         self._entries: dict[str, Entry] = {}
         # How many bytes each takes.
         self._sizes: dict[str, int] = {}
-        # Those that may be forgotten, in their order.
+        # Identities that may be forgotten, in their order.
         self._others: OrderedDict[str, None] = OrderedDict()
         self._callers: set[str] = set()
         self._bytes = self._pinned_bytes = 0
         self.apply(entries or {})
 
     def get(self, identity: str) -> Entry | None:
-        """The last publication of an identity; None: there is none, or it is not
-        remembered."""
+        """The last publication of an identity; None: it has published nothing, or that
+        is not remembered."""
         return self._entries.get(identity)
 
     def entries(self) -> dict[str, Entry]:
@@ -146,9 +146,9 @@ class Ledger:
             self._pinned_bytes += size
 
     def evicted(self, changes: Changes, kept: Container[str] = ()) -> list[str]:
-        """The identities that are to be forgotten when `changes` are remembered, as far
-        as the limits demand: those that published longest ago; never a pinned one, nor
-        one that is to be kept."""
+        """The identities to forget when `changes` are remembered, as far
+        as the limits demand: the ones that published longest ago; never a pinned one,
+        nor one in `kept`."""
         count, size = len(self._others), self._bytes
         for identity, entry in changes.items():
             before = self._entries.get(identity)

@@ -1,5 +1,5 @@
-"""What a publication has put into a log, as its entry in the journal describes it, and
-whether the log has these bytes.
+"""The bytes that a publication has put into a log, as its entry in the journal
+describes them, and whether the log has these bytes.
 
 The entry is written before the log is synced. After a crash it counts if every log has
 the bytes that it names (docs/format.md, `.logstore-publication`).
@@ -30,8 +30,8 @@ __all__ = [
 ]
 
 _CHUNK_BYTES: Final = 1 << 20
-# A page that a power failure has kept from the disk is zeros; a disk writes at least so
-# many bytes at once.
+# A page that a power failure has kept from the disk is zeros; a disk writes at least
+# this many bytes at once.
 _SECTOR_BYTES: Final = 512
 
 
@@ -41,7 +41,7 @@ class LogSpan(NamedTuple):
     Attributes:
         base, end: its offsets, end exclusive.
         segment: base offset of the segment that the log ends in.
-        position, size: its bytes in that segment; those in earlier segments were synced
+        position, size: its bytes in that segment; earlier segments were synced
             when the next one was begun.
         digest: XXH3 (64 bit, seed 0) of these bytes.
     """
@@ -58,7 +58,7 @@ Spans: TypeAlias = "Mapping[TopicPartition, LogSpan]"
 
 
 class Found(enum.Enum):
-    """What a log has where a publication has put its bytes."""
+    """State of a log's bytes at the place of a publication."""
 
     WHOLE = "whole"
     """All of them."""
@@ -71,7 +71,7 @@ class Found(enum.Enum):
 
 
 def digest_of(files: Files, fd: int, position: int, size: int) -> int | None:
-    """The digest of bytes of an open file; None: the file has not so many.
+    """The digest of bytes of an open file; None: the file has fewer.
 
     Raises:
         OSError: as the system gives it.
@@ -92,8 +92,8 @@ def digest_of(files: Files, fd: int, position: int, size: int) -> int | None:
 
 
 def found_in(root: Directory, key: TopicPartition, span: LogSpan) -> Found:
-    """What a log has in the place of a span. One that has a later segment, which begins
-    at its end or behind, was synced before that was created.
+    """State of a log's bytes in the place of a span. A log with a later segment, which
+    begins at the span's end or after it, was synced before that was created.
 
     Raises:
         OSError: as the system gives it.

@@ -1,5 +1,5 @@
 """The last batch that a state vouches for: whether it is still in the log shows how
-much of the log is what it was, after another program has written."""
+much of the log is unchanged, after another program has written."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from logstore.io.layout import LOG, segment_file
 
 __all__ = ["LogTail"]
 
-# Of each batch: offset, length of what follows, 4 bytes, magic.
+# Of each batch: offset, length of the rest, 4 bytes, magic.
 _FRAME: Final = struct.Struct(">qi4xb")
 _FRAME_END: Final = 12
 _MAGIC_2: Final = 2

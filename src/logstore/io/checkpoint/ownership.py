@@ -1,4 +1,4 @@
-"""The ownership of a store: who wrote last, and how that writer stopped.
+"""The ownership of a store: which program wrote last, and how that writer stopped.
 
 `.logstore-owner` (docs/format.md) says whether logstore was the last writer, whether it
 stopped cleanly, and which store epoch of its partition states counts. Kafka leaves
@@ -47,7 +47,7 @@ OWNERSHIP_FILES: Final = (
 )
 
 
-# Those that have a line for each partition.
+# Checkpoints that have a line for each partition.
 _OFFSETS_BY_PARTITION: Final = (
     layout.RECOVERY_CHECKPOINT,
     layout.LOG_START_CHECKPOINT,
@@ -68,7 +68,7 @@ class MetadataNow(Protocol):
     """Reads the facts about one partition."""
 
     def __call__(self, key: OwnershipKey | None = None, /) -> PartitionMetadata:
-        """The facts as they are now.
+        """The current facts.
 
         Args:
             key: of the ownership, if it was taken just now: the facts are from then or
@@ -122,7 +122,7 @@ class Ownership:
         self._persist: Callable[[], None] = _nothing
         self.store_epoch = ""
         self.is_copied = False
-        # What the file says of its directory, while that is another one.
+        # The directory that the file names, while that is another one.
         self._place: object = None
         self._stays_copy = False
         self.points: dict[TopicPartition, int] = {}
@@ -197,7 +197,7 @@ class Ownership:
         return self._root.files.boot_id().hex()
 
     def settle(self) -> None:
-        """A copy is a store of its own from now on, also for the next opening: all of
+        """A copy is a separate store from now on, also for the next opening: all of
         its logs have recorded a cut at the end that they had when it was opened. Not
         after `stay_copy`.
 
@@ -216,11 +216,11 @@ class Ownership:
             self.unsettle()
 
     def unsettle(self) -> None:
-        """For the next write, the files are a copy wherever they are: a snapshot."""
+        """Mark the files of the next write as a copy, in any directory: a snapshot."""
         self._place = [*place.NOWHERE]
 
     def _owner(self) -> _Owner | None:
-        """The content of the owner file; None if there is none."""
+        """The content of the owner file; None if it does not exist."""
         value = _read_twice(lambda: checkpoints.read_state(self._root, layout.OWNER))
         if value is None:
             return None
@@ -262,7 +262,7 @@ class Ownership:
                 checkpoints.write_offsets(self._root, name, left)
 
     def _lines(self, name: str) -> Mapping[TopicPartition, int]:
-        """The lines of a checkpoint as it is now; none if it does not follow its
+        """The current lines of a checkpoint; none if it does not follow its
         format: that is for a broker to see."""
         stamp = self._root.stamp(name)
         if stamp is None:
@@ -368,7 +368,7 @@ class Ownership:
         self.is_recorded = True
 
     def _fingerprints_at_begin(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The fingerprint as it is, and the one without Kafka's marker."""
+        """The current fingerprint, and the same without Kafka's marker."""
         now = checkpoints.store_fingerprint(self._root)
         return now, {**now, "clean_shutdown": None}
 
@@ -434,8 +434,8 @@ class Ownership:
 
     def lower_high_watermarks(self, kept: Mapping[TopicPartition, int]) -> None:
         """Lower Kafka's high watermarks that lie above what is left of a log (`kept`):
-        a broker takes none inside of a batch. Others stay as they are, and so does a
-        file that does not follow its format, which a broker has to be told."""
+        a broker takes none inside of a batch. Others do not change, and neither does a
+        file that does not follow its format, which a broker has to report."""
         try:
             before = checkpoints.read_offsets(self._root, layout.HIGH_WATERMARKS)
         except CorruptCheckpointError:

@@ -138,7 +138,7 @@ class PartitionState:
 
     @classmethod
     def read(cls, directory: Directory) -> PartitionState | None:
-        """The state file of a partition; None if there is none.
+        """The state file of a partition; None if it does not exist.
 
         Raises:
             CorruptCheckpointError: it is not a valid state file.
@@ -183,7 +183,7 @@ class PartitionState:
 
 
 class StateGrowth(NamedTuple):
-    """What the entries say that were appended to a state file since it was read: the
+    """Content of the entries that were appended to a state file since it was read: the
     durable point has moved, and segments were sealed. Nothing else in it has changed.
 
     Attributes:
@@ -347,7 +347,7 @@ class PartitionMetadata:
     """The facts about a partition before its files are examined.
 
     Attributes:
-        state: logstore's own state, if it counts; None if there is none or another
+        state: logstore's own state, if it counts; None if it does not exist or another
             program has been the writer since.
         clean: the last writer stopped cleanly, or had done so when damage was found.
         recovery_point: Kafka's: all records below it are flushed; 0 unknown.
@@ -361,8 +361,8 @@ class PartitionMetadata:
         is_same_boot: the machine has not been started since logstore began to write:
             the kernel had all that was appended, though not the disk.
         closed_at: what the recovery point says of a store that was closed; -1: it was
-            not, or there is none.
-        verdicts: on its damage, as they are recorded.
+            not closed, or has no recovery point.
+        verdicts: the recorded verdicts on its damage.
         announced: the durable offset in `.logstore-durable`, which is newer than that
             of the state, or the end that the journal of publications has; -1: none that
             counts.
@@ -425,13 +425,13 @@ class PartitionMetadata:
         stale: PartitionState | None = None,
         published: int = -1,
     ) -> PartitionMetadata:
-        """Of a partition, with the verdicts in its directory.
+        """Collect the facts about a partition, with the verdicts in its directory.
 
         Args:
             state: if it counts.
             is_clean: the last writer of the store stopped cleanly.
             owner_stamp: of the owner file; None if another program wrote last.
-            point: Kafka's recovery point; None: there is none.
+            point: Kafka's recovery point; None: not recorded.
             published: the end of the log that counts in the journal of publications;
                 -1: none.
 
@@ -476,5 +476,5 @@ class PartitionMetadata:
 
     @property
     def swapping(self) -> tuple[int, ...] | None:
-        """As in the own state; None if there is none."""
+        """The own state's `swapping`; None without an own state."""
         return None if self.state is None else self.state.swapping

@@ -24,7 +24,7 @@ __all__ = [
 
 # Its name in the owner file.
 FIELD: Final = "directory"
-# The value of what is a copy wherever it is, as a snapshot, also in the place of the
+# The value for a copy in any place, as a snapshot, also in the place of the
 # store that it was made of: no inode has this number.
 NOWHERE: Final = (0, "")
 
@@ -47,7 +47,7 @@ def is_elsewhere(recorded: object, root: Directory) -> bool:
 
 def is_known_copy(root: Directory) -> bool:
     """Whether the owner file of a store says that the directory is a copy, or was
-    moved: nothing in it is in use by those that use the original."""
+    moved: nothing in it is in use by processes that use the original."""
     try:
         owner = checkpoints.read_state(root, layout.OWNER)
     except (OSError, CorruptCheckpointError, UnsupportedError):

@@ -1,4 +1,4 @@
-"""Errors as plain values, which one process tells another in a file."""
+"""Errors as plain values, which one process sends another in a file."""
 
 from __future__ import annotations
 

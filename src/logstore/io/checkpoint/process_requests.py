@@ -6,7 +6,7 @@
     .logstore-answers-<id>   written by the owner of the store: a slot for each answer,
                              and room for long ones
 
-Each side writes a file of its own, so a report that a file has changed wakes the other
+Each side writes one of the files, so a report that a file has changed wakes the other
 side alone. Neither file is synced: after a power failure no process waits for an
 answer. Locks on single bytes of the first file decide the outcome of a request:
 
@@ -52,7 +52,7 @@ __all__ = [
     "remove_leftovers",
 ]
 
-# So many requests of a process wait at once, with so many bytes.
+# Most requests of a process that wait at once, and their bytes.
 SLOTS: Final = 64
 RING_BYTES: Final = 16 << 20
 REQUEST_BYTES_MAX: Final = 8 << 20
@@ -87,7 +87,7 @@ _ANSWER: Final = struct.Struct("<QIQ")
 _NUMBER: Final = struct.Struct("<Q")
 _ANSWER_SLOT: Final = 2048
 ANSWER_BYTES_MAX: Final = _ANSWER_SLOT - _ANSWER.size
-# Longer ones have a place of their own behind the slots, which takes no space before.
+# Longer ones go to a separate place after the slots, which takes no space before.
 LONG_ANSWER_BYTES_MAX: Final = 1 << 20
 _LONG_POS: Final = SLOTS * _ANSWER_SLOT
 
@@ -235,7 +235,7 @@ class ProcessFile:
         # The reference keeps the descriptor open during the calls.
         root = self._root.held()
         slot = Slot(self._next, pos, size)
-        # First: an interrupt may come behind the last write, and a number that is given
+        # First: an interrupt may come after the last write, and a number that is given
         # again would be taken for a request that was carried out before.
         self._next += 1
         self._slots[slot.number] = slot
@@ -262,7 +262,7 @@ class ProcessFile:
         return slot
 
     def _place(self, size: int) -> int | None:
-        """Where in the ring there is room for so many bytes."""
+        """Position in the ring with room for `size` bytes; None: no room."""
         # Any thread may free a place at any time.
         slots = list(self._slots.values())
         if not slots:
@@ -278,7 +278,7 @@ class ProcessFile:
         return end if end + size <= first.pos else None
 
     def answer(self, slot: Slot) -> bytes | None:
-        """The answer to a request; None: there is none yet, or not all of it."""
+        """The answer to a request; None: it is not there yet, or not all of it."""
         files, fd, place = self._files, self._answers.fd, slot.place
         data = bytearray(_ANSWER_SLOT)
         files.read(fd, data, place * _ANSWER_SLOT)
@@ -300,7 +300,7 @@ class ProcessFile:
         """
         fd, byte = self._file.fd, _TAKEN + slot.place
         try:
-            # Inside: an interrupt may come behind it. Without the lock, to unlock does
+            # Inside: an interrupt may come after it. Without the lock, to unlock does
             # nothing.
             if not self._files.lock_byte(fd, byte):
                 return False
@@ -316,11 +316,11 @@ class ProcessFile:
         return True
 
     def free_others(self, numbers: Container[int]) -> None:
-        """Free the places of requests for which nobody waits, because their call was
+        """Free the places of requests that no call waits for, because their call was
         interrupted, if they are answered or can be taken back.
 
         Args:
-            numbers: of the requests for which somebody waits.
+            numbers: of the requests that a call waits for.
         """
         for slot in list(self._slots.values()):
             if slot.number not in numbers:
@@ -348,7 +348,7 @@ class ProcessFile:
         self.abandon()
 
     def abandon(self) -> None:
-        """In the child of a fork: leave the files to the parent."""
+        """Leave the files to the parent, in the child of a fork."""
         self._file.close()
         self._answers.close()
 
@@ -356,7 +356,7 @@ class ProcessFile:
 def _answered(
     files: Files, fd: int, place: int, slot: bytes
 ) -> tuple[int, bytes] | None:
-    """(number of the request, content) of the answer in a slot; None: there is none, or
+    """(number of the request, content) of the answer in a slot; None: no answer, or
     not all of it."""
     if len(slot) < _ANSWER.size:
         return None
@@ -390,7 +390,7 @@ class WaitingRequest(NamedTuple):
     Attributes:
         slot: its place.
         checksum: of its content.
-        row: of the table, as it was read.
+        row: of the table, unchanged since it was read.
         ahead: its content, or a part of it.
     """
 
@@ -501,7 +501,7 @@ class ServedProcess:
     @property
     def is_of_this_boot(self) -> bool:
         """Whether the machine has not been started again since the process made its
-        files: what they say after that may be of any moment before, and nobody waits.
+        files: later, they may be of any earlier moment, and no process waits.
         """
         boot, host = self.about.get("boot"), self.about.get("host")
         files = self._files
@@ -539,8 +539,8 @@ class ServedProcess:
         return sorted(found) if len(found) > 1 else found
 
     def take(self, requests_max: int, bytes_max: int) -> list[TakenRequest]:
-        """Take requests that wait, in the order of their numbers: at most so many, with
-        so many bytes, and at least one, if one waits. Each is then answered.
+        """Take waiting requests, in the order of their numbers: up to `requests_max`,
+        with up to `bytes_max` bytes, and at least one if one waits. Each is answered.
 
         Raises:
             OSError: the file cannot be read.
@@ -631,7 +631,7 @@ class ServedProcess:
         self.give_back(slot)
 
     def give_back(self, slot: Slot) -> None:
-        """The same; it may also be taken again."""
+        """Unlock a request, which may also be taken again."""
         if self._held.get(slot.place) == slot.number:
             del self._held[slot.place]
             with contextlib.suppress(OSError):
@@ -654,6 +654,6 @@ class ServedProcess:
         self.abandon()
 
     def abandon(self) -> None:
-        """In the child of a fork: leave the locks to the parent."""
+        """Leave the locks to the parent, in the child of a fork."""
         self._file.close()
         self._answers.close()

@@ -50,7 +50,7 @@ def take_over(root: Directory, name: str) -> NamedProducer:
     id with epoch 0.
 
     Raises:
-        CorruptCheckpointError: the file is damaged; it is left as it is.
+        CorruptCheckpointError: the file is damaged; it is not changed.
         OSError: it cannot be read or written; EFBIG if it has too many names. The name
             has its old epoch, or the new one.
     """

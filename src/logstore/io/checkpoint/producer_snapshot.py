@@ -36,7 +36,7 @@ class ProducerEntry(NamedTuple):
     Attributes:
         last_sequence, last_offset, offset_delta: of its last batch: the sequence and
             the offset of the last record, and how many records are before that; -1,
-            -1, 0 if there is none since its epoch was raised. The offset alone is -1 if
+            -1, 0 without a batch since its epoch was raised. The offset alone is -1 if
             the batch was deleted and only its sequence is known.
         timestamp: largest one of its last batch or marker, in ms.
         coordinator_epoch: of its last marker, or -1.
@@ -92,7 +92,7 @@ def read_snapshot(directory: Directory, offset: int) -> list[ProducerEntry]:
     """The entries of the snapshot at an offset of a partition.
 
     Raises:
-        OSError: the system refuses; FileNotFoundError if there is none.
+        OSError: the system refuses; FileNotFoundError if it does not exist.
         CorruptCheckpointError: it is damaged.
     """
     name = segment_file(offset, SNAPSHOT)

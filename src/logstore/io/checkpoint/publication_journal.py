@@ -1,14 +1,14 @@
-"""The journal of publications, `.logstore-publication`, for the owner of a store: what
-is remembered of publications, and where the logs end that are published to.
+"""The journal of publications, `.logstore-publication`, for the owner of a store: the
+remembered publications, and the ends of the logs that are published to.
 
 A publication appends an entry with the ends of its logs, unless the journal has them;
-then the records to the logs; then an entry with what it has put into each log, the new
-ends, and what is remembered. The logs and the journal are synced at the same time. The
+then the records to the logs; then an entry with the bytes it has put into each log, the
+new ends, and what is remembered. The logs and the journal are synced together. The
 seal of the entry, which is written then, is the commit for readers. So several
 publications to the same partitions cost one entry each. The end of a log stays in the
-journal until something else is to be appended to it (`release`).
+journal until something else is appended to the log (`release`).
 
-What the journal says comes on top of `.logstore-published`. When it has grown, and when
+The journal's entries add to `.logstore-published`. When it has grown, and when
 the store is closed, that file is written whole (docs/format.md).
 """
 
@@ -42,7 +42,7 @@ __all__ = ["PublicationJournal"]
 
 # Some 4,000 publications. Then the other file is written, if it is not much larger.
 _GROWTH_BYTES: Final = 1 << 20
-# The journal may have so many times the bytes that are written in its place.
+# The journal may have this many times the bytes that are written in its place.
 _GROWTH_TIMES: Final = 4
 # But no more than this: opening reads it whole.
 _LENGTH_MAX: Final = checkpoints.STATE_BYTES_MAX // 4
@@ -51,7 +51,7 @@ _BASES_MAX: Final = 64
 
 
 class _State:
-    """What the files say.
+    """The content of both files.
 
     Attributes:
         ledger: the last publication of each identity.
@@ -127,7 +127,7 @@ class PublicationJournal:
         # None: as the files say.
         self._state: _State | None = None
         self._open: _Open | None = None
-        # After a failure to fold it, the journal is to be so much longer.
+        # After a failure to fold it, the journal may grow by this much more.
         self._patience_bytes = 0
 
     def _known(self) -> _State:
@@ -182,7 +182,7 @@ class PublicationJournal:
         return self.ledger().entries()
 
     def ledger(self) -> Ledger:
-        """The same, not copied: it changes with the next publication. Raises: as
+        """The ledger itself, no copy: it changes with the next publication. Raises: as
         `published`."""
         with self._lock:
             return self._known().ledger
@@ -217,17 +217,17 @@ class PublicationJournal:
         logs: SyncedFiles,
         sync_logs: Callable[[], None],
     ) -> None:
-        """Commit a publication: record what it has put into logs, and what is
+        """Commit a publication: record its bytes in the logs, and what is
         remembered; this and the logs are made durable at the same time. All of it is
         one call of the core: no reader sees a part, and no interrupt comes between.
 
         Args:
-            logs: the files of the logs that are to be synced.
-            sync_logs: does so, where the journal cannot be appended to; may raise.
+            logs: the files of the logs to sync.
+            sync_logs: does so if the journal cannot be appended to; may raise.
 
         Raises:
-            BaseException: as `sync_logs`, or OSError; `has_committed` tells whether it
-                is in. It is not unless the logs are synced; `logs` tells of each.
+            BaseException: as `sync_logs`, or OSError; `has_committed` says whether it
+                is in. It is not unless the logs are synced; `logs` has each result.
         """
         with self._lock:
             state = self._known()
@@ -242,7 +242,7 @@ class PublicationJournal:
                 except BaseException:
                     self._end_open()
                     raise
-                # The commit counts, or there is none.
+                # Committed, or not committed at all.
                 self._open = None
             if is_in:
                 state.apply(bases, changes)
@@ -253,14 +253,14 @@ class PublicationJournal:
             self._write(bases, changes)
 
     def _bases_after(self, spans: Spans) -> dict[TopicPartition, int | None]:
-        """Where logs end after a publication; None: the oldest ones are taken out."""
+        """Ends of logs after a publication; None: the oldest ones are taken out."""
         older = [key for key in self._known().bases if key not in spans]
         surplus = max(len(older) + len(spans) - _BASES_MAX, 0)
         ends = {key: span.end for key, span in spans.items()}
         return {**ends, **dict.fromkeys([*older, *spans][:surplus])}
 
     def has_committed(self, bases: Mapping[TopicPartition, int]) -> bool:
-        """Whether a publication is committed, of which `begin` has recorded these. The
+        """Whether a publication whose ends `begin` recorded (`bases`) is committed. The
         end of a log that was deleted since is forgotten, and says nothing.
 
         Raises:
@@ -302,8 +302,8 @@ class PublicationJournal:
                 self._write({}, dict.fromkeys(gone))
 
     def forget(self, keys: list[TopicPartition]) -> None:
-        """Before there are new partitions with the names of deleted ones: a publication
-        to those that could not be undone must not be undone in the new ones.
+        """Forget deleted partitions before new ones get their names: a publication
+        that could not be undone in the old ones must not be undone in the new ones.
 
         Raises:
             CorruptCheckpointError, OSError: the file cannot be read or written.
@@ -360,8 +360,8 @@ class PublicationJournal:
                 self._write({}, {})
 
     def fold_if_long(self) -> None:
-        """Write `.logstore-published`, and begin the journal anew, if it has grown: for
-        the time behind a publication. If that fails, it is tried again later."""
+        """Write `.logstore-published`, and begin a new journal, if it has grown: called
+        after a publication. If that fails, it is tried again later."""
         with self._lock:
             end, state = self._file.end, self._state
             if end is None or state is None:
@@ -401,8 +401,8 @@ class PublicationJournal:
         state, self._state = self._known(), None
         if state.changes:
             if not self._file.is_known:
-                # Make durable what was read of the journal: an earlier sync of it may
-                # have failed. It must not be found as it was before when the other
+                # Make the journal durable in the state it was read: an earlier sync may
+                # have failed. It must not be found in an older state when the other
                 # file has more.
                 self._replace(state.bases, state.changes)
             value = remembered(state.ledger.entries())

@@ -3,7 +3,7 @@ readers use them (docs/format.md, docs/design.md "Publishing").
 
     .logstore-published    the last publication of each identity
     .logstore-publication  the journal: what has changed since that file was written,
-                           and where the logs end that are published to
+                           and the ends of the logs that are published to
 
 As long as the journal has the end of a log, no reader reads past it, and a process that
 opens the store for writing removes all records after it. The entry of the journal that
@@ -58,8 +58,8 @@ class Journal(NamedTuple):
 
     Attributes:
         generation: the store epoch in which it was written.
-        bases: where the logs end that are published to.
-        changes: of what `.logstore-published` has.
+        bases: ends of the logs that are published to.
+        changes: to the entries of `.logstore-published`.
         synced: the logs that are durable up to their ends. One that has just got an
             end here may not be: what is published next makes it so, and moves the end.
         pending: the fields of the last entry, if it commits something, and nothing
@@ -74,7 +74,7 @@ class Journal(NamedTuple):
 
     @classmethod
     def of(cls, value: Mapping[str, Any]) -> Journal:
-        """From the fields of the first entry, which were checked."""
+        """Build it from the checked fields of the first entry."""
         empty = cls(value["generation"], {}, {})
         if value["version"] >= FIRST_JOURNAL_VERSION:
             return empty.after([value])
@@ -87,15 +87,15 @@ class Journal(NamedTuple):
         return spans_of((self.pending or {}).get("logs", ()))
 
     def counted(self) -> Journal:
-        """With the pending entry: every log has the bytes that it names."""
+        """Count the pending entry: every log has the bytes that it names."""
         return self if self.pending is None else self.after([self.pending])
 
     def without_pending(self) -> Journal:
-        """Without it: it does not count."""
+        """Drop the pending entry: it does not count."""
         return self._replace(pending=None)
 
     def after(self, entries: Iterable[Mapping[str, Any]]) -> Journal:
-        """With the fields of further entries, which count."""
+        """Add the fields of further entries, which count."""
         bases, changes = dict(self.bases), dict(self.changes)
         synced = set(self.synced)
         for entry in entries:
@@ -115,7 +115,7 @@ class Journal(NamedTuple):
 
 
 def _is_pending(entry: Mapping[str, Any], end: FileEnd) -> bool:
-    """Whether the last entry, behind the first one, commits something, and has no seal.
+    """Whether the last entry, after the first one, commits something, and has no seal.
     Earlier versions wrote it when the logs were synced."""
     if end.is_sealed or entry["version"] < JOURNAL_VERSION:
         return False
@@ -161,8 +161,8 @@ class Outcome(NamedTuple):
 
     Attributes:
         entry: what is remembered of its identity; None: it was not carried out.
-        is_known: False if it may be carried out by what an owner has begun, or was not
-            the last one of a caller's identity.
+        is_known: False if an owner has begun something that may carry it out, or it was
+            not the last one of a caller's identity.
     """
 
     entry: Entry | None = None
@@ -170,7 +170,7 @@ class Outcome(NamedTuple):
 
 
 class _Seen(NamedTuple):
-    """The journal when it was last read: its stamp, where it ended, its content."""
+    """The journal when it was last read: its stamp, its end, its content."""
 
     stamp: FileStamp
     end: FileEnd
@@ -230,7 +230,7 @@ class Publications:
         return ownership
 
     def journal(self) -> Journal | None:
-        """The content of the journal; None if there is none.
+        """The content of the journal; None if it does not exist.
 
         Raises:
             CorruptCheckpointError: the file is damaged.
@@ -255,7 +255,7 @@ class Publications:
             (first, *later), end = read
             before = Journal.of(first)
         if later and _is_pending(later[-1], end):
-            # It is read again with what follows.
+            # It is read again with the entries after it.
             journal = before.after(later[:-1]) if later[:-1] else before
             return journal._replace(pending=later[-1])
         journal = before.after(later) if later else before
@@ -263,8 +263,8 @@ class Publications:
         return journal
 
     def journal_for(self, ownership: Ownership) -> Journal | None:
-        """The same, as what is remembered counts for readers. Since the machine was
-        started again, that may be with the entry that has no seal: a power failure
+        """The journal as it counts for readers. Since the machine was
+        started again, the entry without a seal may count: a power failure
         takes a seal that was not synced. Then it counts if every log has the bytes that
         it names. Raises: as `journal`."""
         journal = self.journal()
@@ -274,7 +274,7 @@ class Publications:
 
     def _visible(self, ownership: Ownership) -> tuple[Journal | None, bool]:
         """(the journal as records count for readers, whether that changes only with the
-        file). The entry without a seal also counts while nobody has the store open for
+        file). The entry without a seal also counts if no process has the store open for
         writing, because the owner was killed, or could not write the seal: the next
         owner decides the same. Raises: as `journal`."""
         journal = self.journal_for(ownership)
@@ -290,8 +290,8 @@ class Publications:
         return journal.counted() if is_whole else journal, True
 
     def durable_ends(self, ownership: Ownership) -> Mapping[TopicPartition, int]:
-        """Where logs ended that were published to: one that is shorter has lost
-        something. While the machine runs, that also holds of what was not synced. Not
+        """Ends of the logs that were published to: a shorter log has lost
+        something. While the machine runs, that also holds of unsynced bytes. Empty
         in a copy, whose files are of different moments. Raises: as `journal`."""
         if ownership.is_clean or ownership.is_copy:
             return {}
@@ -318,8 +318,8 @@ class Publications:
         return Outcome(entry if is_last else None, entry.sequence <= sequence)
 
     def last_ends(self) -> dict[str, tuple[int, dict[TopicPartition, int]]]:
-        """Of each identity that the journal has: the sequence of its last publication,
-        and where the logs ended that this was put into; perhaps others, too. A log
+        """Map each identity in the journal to the sequence of its last publication and
+        the ends of the logs that got its records; perhaps of others, too. A log
         that was cut or deleted since is not named. Raises: as `journal`."""
         found: dict[str, tuple[int, dict[TopicPartition, int]]] = {}
         read = checkpoints.read_entries(self._root, layout.PUBLICATION, check_journal)
@@ -355,7 +355,8 @@ class Publications:
         return self.published_with(journal)
 
     def published_with(self, journal: Journal | None) -> dict[str, Entry]:
-        """The same, with the changes of this journal. Raises: as `published`."""
+        """The published entries, with the changes of this journal. Raises: as
+        `published`."""
         value = checkpoints.read_state(self._root, layout.PUBLISHED)
         entries = {} if value is None else _entries_of(value)
         for identity, entry in journal.changes.items() if journal is not None else ():

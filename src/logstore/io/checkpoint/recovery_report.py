@@ -43,7 +43,7 @@ class RecoveryAction:
         label: which case of the table in docs/design.md.
         topic, partition: its place; partition -1 for the whole store.
         path: absolute path of the file.
-        position: byte where it begins; -1 if that has no meaning.
+        position: its first byte; -1 if that has no meaning.
         bytes: number of bytes that were cut or kept, or are missing.
         first_offset: first offset concerned; -1 if unknown.
         kept_at: the file that keeps the bytes that were cut, or None.
@@ -63,7 +63,7 @@ class RecoveryAction:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RecoveryReport:
-    """The repairs of opening a store; false if there were none."""
+    """The repairs of opening a store; false if nothing was repaired."""
 
     actions: tuple[RecoveryAction, ...] = ()
 

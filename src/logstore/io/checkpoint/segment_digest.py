@@ -70,7 +70,7 @@ def write_digest(directory: Directory, digest: SegmentDigest) -> None:
 
 
 def read_digest(directory: Directory, base_offset: int) -> SegmentDigest | None:
-    """The side file of a segment; None if there is none.
+    """The side file of a segment; None if it does not exist.
 
     Raises:
         CorruptCheckpointError: it is not a valid side file.

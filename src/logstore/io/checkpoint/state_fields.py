@@ -1,4 +1,4 @@
-"""What the fields of logstore's state files must be, of which files only the form is
+"""Checks of the fields of logstore's state files, of which only the form is
 known so far: a checksum is no signature (docs/format.md).
 """
 
@@ -44,9 +44,9 @@ __all__ = [
 
 # Bytes that are kept with a publication.
 METADATA_BYTES_MAX: Final = 4096
-# So many verdicts a partition keeps.
+# Most verdicts that a partition keeps.
 VERDICTS_MAX: Final = 100
-# So many partitions all topics may have.
+# Most partitions that all topics together may have.
 STORE_PARTITIONS_MAX: Final = 2_000_000
 # Of a producer: a batch has 16 bits for it.
 EPOCH_MAX: Final = (1 << 15) - 1

@@ -41,12 +41,12 @@ _OF_OPENINGS: Final = (TORN_PREFIX, DAMAGED)
 
 
 class TopicIdentity(NamedTuple):
-    """What `.logstore-topic` says.
+    """The content of `.logstore-topic`.
 
     Attributes:
         topic_id: 32 hexadecimal digits.
         topic, partition: the name and the number when it was written.
-        kafka_id: Kafka's id of the topic then, 32 hexadecimal digits; "": it had none.
+        kafka_id: Kafka's id of the topic then, 32 hexadecimal digits; "": not assigned.
         log_id: of the log, 32 hexadecimal digits.
     """
 
@@ -58,7 +58,7 @@ class TopicIdentity(NamedTuple):
 
     @classmethod
     def read(cls, directory: Directory) -> TopicIdentity | None:
-        """That of a partition's directory; None if there is none.
+        """The identity in a partition's directory; None if it has no such file.
 
         Raises:
             CorruptCheckpointError: it is damaged.
@@ -137,7 +137,7 @@ def log_id_of(topic_id: str, partition: int) -> str:
 
 def kafka_id_of(directory: Directory) -> str:
     """The id that Kafka has given to the topic of a partition's directory, as 32
-    hexadecimal digits; "" if there is none, as before Kafka 2.8.
+    hexadecimal digits; "" without an id, as before Kafka 2.8.
 
     Raises:
         OSError: as the system gives it.

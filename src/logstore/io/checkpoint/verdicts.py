@@ -34,9 +34,9 @@ __all__ = [
     "write_verdicts",
 ]
 
-# So many bytes from the beginning of the damage are known by their digest.
+# Number of bytes from the beginning of the damage that its digest covers.
 DIGEST_BYTES: Final = 64 << 10
-# In the place of the base offset of a segment: the log has none.
+# In the place of the base offset of a segment: the log has no segment.
 NO_SEGMENT: Final = -1
 
 
@@ -46,7 +46,7 @@ class Verdict(NamedTuple):
     Attributes:
         kind: its label, as in the table of docs/design.md.
         detail: what is damaged, if it is not a batch.
-        segment: base offset of its segment; `NO_SEGMENT` if there is none at all.
+        segment: base offset of its segment; `NO_SEGMENT` if the log has no segment.
         position: of its first byte in the `.log` file.
         size: how many bytes from there the digest covers.
         digest: XXH3 (64 bit, seed 0) of them, 16 hex digits.
@@ -83,7 +83,7 @@ class Verdict(NamedTuple):
 
 
 class ClosedEnd(NamedTuple):
-    """Where a log ended that was closed before its damage was found.
+    """The end of a log that was closed before its damage was found.
 
     Attributes:
         generation: that of the store when the verdict was written.
@@ -108,7 +108,7 @@ class Verdicts(NamedTuple):
     Attributes:
         rows: the verdicts, in the order in which they were found.
         closed: the end of the log, if it had been closed.
-        fault: why the file cannot be used: then the log is damaged, and nothing tells
+        fault: why the file cannot be used: then the log is damaged, and nothing shows
             where.
     """
 
@@ -136,7 +136,7 @@ class Verdicts(NamedTuple):
         )
 
     def with_earlier(self, directory: Directory) -> Verdicts:
-        """The same, with what `.logstore-closed` says of the end of the log: earlier
+        """Add the end of the log from `.logstore-closed`: earlier
         releases wrote that instead.
 
         Raises:
@@ -154,7 +154,7 @@ class Verdicts(NamedTuple):
         return self._replace(closed=closed)
 
     def __bool__(self) -> bool:
-        """Whether the partition is damaged, as far as is recorded."""
+        """Whether damage of the partition is recorded."""
         return bool(self.rows or self.fault)
 
     def says_closed(self, store_epoch: str, active: Mapping[str, int] | None) -> bool:
@@ -176,7 +176,7 @@ _ANY_END: Final = ClosedEnd("", -2, -2)
 def digest_at(
     directory: Directory, name: str, position: int, end: int
 ) -> tuple[int, str]:
-    """(how many bytes, their digest) of those from a position of a file on: up to
+    """(number, digest) of the bytes from a position of a file on: up to
     64 KiB, and not beyond `end`.
 
     Raises:
@@ -224,7 +224,7 @@ def mark_damaged(directory: Directory, *, is_damaged: bool) -> None:
     """Let the state file have the version of a damaged log, or no longer.
 
     A release that does not know the verdicts refuses that version. A state file that
-    cannot be used stays as it is.
+    cannot be used is not changed.
     """
     with contextlib.suppress(CorruptCheckpointError, UnsupportedError):
         value = checkpoints.read_state(directory, PARTITION_STATE)

@@ -34,7 +34,7 @@ class Assessment:
         segments: its segments, in order of their names.
         findings: as `verify` with ``deep`` reports them.
         foreign: segments with contents that are not understood, or that the system
-            refuses to read: (path, message). The log then stays as it is.
+            refuses to read: (path, message). The log is then not changed.
         missing: base offsets of segments that must exist and do not.
         has_aborts: whether the log has markers that abort a transaction.
         verdicts: of earlier openings on its damage. They are no finding: the check

@@ -1,6 +1,6 @@
 """Repairing one partition: check, decide, keep, change, and record.
 
-A crash at any of the steps below leaves a log as it was, or repaired further. It never
+A crash at any of the steps below leaves a log unchanged, or repaired further. It never
 leaves a log that lacks an intact batch which is not in the quarantine:
 
 1. finish an interrupted compaction or truncation (as opening does);
@@ -91,7 +91,7 @@ class Plan:
 
     Attributes:
         targets: the segments that stay, in order.
-        removed: those that do not.
+        removed: segments that do not.
         empty: base offset of an empty segment to be added at the end; None: none.
         start, end: the offsets of the log after the repair.
     """
@@ -126,7 +126,7 @@ class PartitionRepair:
     """The repair of one partition.
 
     Attributes:
-        actions: the changes made, or those that would be made.
+        actions: the changes that were made, or would be made.
         end: the end of the log; None if nothing was changed.
     """
 
@@ -209,8 +209,8 @@ class PartitionRepair:
         )
 
     def _forget_verdicts(self, seen: Assessment) -> None:
-        """The log is whole, as far as a deep check can tell: what an opening wrote down
-        of its damage goes, before the log may be written to."""
+        """Remove the damage that an opening has recorded, before the log may be written
+        to: by a deep check, the log is whole."""
         verdicts = seen.verdicts
         if not self.dry_run:
             forget_verdicts(self.directory)
@@ -468,7 +468,7 @@ class PartitionRepair:
                 directory.unlink(name, missing_ok=True)
 
     def _build_transactions(self, seen: Assessment, bases: list[int]) -> None:
-        """The transaction indexes, from the log as it is now."""
+        """The transaction indexes, from the present log."""
         is_bad = any(name.endswith(TXN_INDEX) for name in seen.bad_files())
         if not (seen.has_aborts or is_bad):
             return
@@ -559,7 +559,7 @@ class PartitionRepair:
             return UNKNOWN_DIGEST
 
     def _make_durable(self, seen: Assessment, state: native.SegmentState) -> None:
-        """As opening does: after a failed sync, another sync alone does nothing."""
+        """Sync as in opening: after a failed sync, another sync alone does nothing."""
         own, base = seen.context.state, int(state.raw.base_offset)
         if seen.context.clean:
             return

@@ -1,6 +1,6 @@
 """Which parts of a log stay: decided from the findings of `verify`, before any change.
 
-`Source` is a segment as it is, `Target` a segment after the repair. Both modes produce
+`Source` is a segment before the repair, `Target` one after it. Both modes produce
 a list of targets; bytes that no target holds are taken out. Neither mode invents
 anything: no batch is changed, none is moved before another.
 
@@ -300,7 +300,7 @@ def _believed(
     """The runs of a segment whose offsets are possible there.
 
     `limit`: they lie below it; if it is not `is_known`, it only applies to offsets that
-    contradict those of the next run.
+    contradict the next run's.
     """
     pos, last = 0, base - 1
     # `next_offset` was recorded under the name: ignore it if the name is wrong.
@@ -475,7 +475,7 @@ def _price_of_tail(source: Source, run: SoundRun, offset: int) -> tuple[int, boo
 
 
 def _targets(ordered: Sequence[Source], pieces: Sequence[Piece]) -> list[Target]:
-    """The segments that hold the pieces; those that were empty stay."""
+    """The segments that hold the pieces; empty ones stay."""
     targets: list[Target] = []
     last = -1
     for source in ordered:

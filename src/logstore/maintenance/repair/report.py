@@ -38,11 +38,11 @@ class RepairAction:
             ``index-rebuilt``, ``state-rebuilt``, ``put-aside``, ``tidied``,
             ``damage-gone``, ``left-alone``, ``left-out``.
         path: absolute path of the file.
-        position: byte where it begins; None if a position has no meaning.
+        position: its first byte; None if a position has no meaning.
         bytes: how many bytes were taken out of the log.
         first_offset, last_offset: the offsets that are not in the log any more, or not
-            served, inclusive; None if there are none or they are unknown.
-        kept_at: where the bytes are kept, or None.
+            served, inclusive; None for no offsets or unknown ones.
+        kept_at: the file that keeps the bytes, or None.
         message: the same as a sentence.
     """
 
@@ -81,5 +81,5 @@ class RepairReport:
         return not self.remaining
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as plain values, for JSON."""
+        """The report as plain values, for JSON."""
         return {"ok": self.ok, **dataclasses.asdict(self)}

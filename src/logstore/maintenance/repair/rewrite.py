@@ -192,7 +192,7 @@ class Rewrite:
 
 
 def _closure(targets: list[Target], renamed: list[Target]) -> list[Target]:
-    """The segments that have to be swapped together with those that get another name.
+    """The segments that must be swapped together with segments that get another name.
 
     Opening removes every segment between the lowest and the highest offset of committed
     `.swap` files; so each segment there, by its old or new name, has to be one of them.

@@ -53,14 +53,14 @@ def repair(
     their offsets and their bytes. The call may be interrupted at any point and
     repeated. If a partition has contents that are not understood (a magic above 2, a
     codec that its magic does not have) or that the system refuses to read, the whole
-    partition stays as it is.
+    partition is not changed.
 
     Args:
         path: a store, or one partition directory.
         mode: which of two losses to accept; `dry_run` shows what each takes out. None:
             none. The logs are only examined, deeply; of a partition in which nothing
             is found, the damage that an opening has recorded (`.logstore-damaged`)
-            is taken away. ``"cut"``: the log ends at its first damage.
+            is removed. ``"cut"``: the log ends at its first damage.
             ``"skip"``: only the damaged parts are removed; intact parts before and
             after them stay, with a gap in the offsets, and offsets that were durable
             are never assigned again.

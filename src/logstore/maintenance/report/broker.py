@@ -30,7 +30,7 @@ _LEVELS: Final = {
     REFUSES: "critical",
 }
 _RANK: Final = ("ok", "info", "warning", "critical")
-# What is prepared before a hand-over, and nothing wrong with the directory.
+# Preparations before a hand-over, not faults of the directory.
 _PREPARED: Final = frozenset(("topic", "topic-id"))
 
 

@@ -88,7 +88,7 @@ def segment_map(
     Args:
         scale_bytes: the bytes that the whole width represents.
         edges: of the groups of age.
-        most: maximum number of rectangles, apart from those of damaged segments.
+        most: maximum number of rectangles, apart from damaged segments.
     """
     blocks = blocks_of(partition.segments, most)
     scale = _WIDTH / max(scale_bytes, 1)

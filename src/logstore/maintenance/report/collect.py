@@ -102,7 +102,7 @@ def _add_environment(view: StoreView, files: Files) -> None:
 
 
 def _view_of(facts: StoreFacts, path: str, version: str) -> StoreView:
-    """The facts as a report shows them, with what `verify` and a broker say."""
+    """The facts as a report shows them, with the findings of `verify` and a broker."""
     view = StoreView(path, facts.path, version, facts.now_ms)
     view.is_partition = path != facts.path
     if facts.is_own:

@@ -64,7 +64,7 @@ class SegmentView:
         size_bytes: of the `.log` file.
         last_time_ms: largest record timestamp; else when the file was changed.
         damage: what `verify` reports about its log; "" for nothing.
-        damage_at: where that begins, from 0 to 1; None if there is no position.
+        damage_at: its beginning, from 0 to 1; None if there is no position.
         damage_offset: the first offset that cannot be read because of it; -1 unknown.
         index_damage: what `verify` reports about the files next to the log; "" for
             nothing.
@@ -108,7 +108,7 @@ class PartitionView(HeaderFacts):
         name: ``topic-number``, the name of its directory.
         start_offset, end_offset, durable_offset: -1 if it cannot be opened.
         stable_offset: where read_committed stops, if there are transactions; else -1.
-        recovery_point: Kafka's, from its checkpoint; 0 if there is none.
+        recovery_point: Kafka's, from its checkpoint; 0 if unknown.
         size_bytes: of `.log` files; `other_bytes`: of all others in the directory.
         problems, notes: what `verify` reports, as (kind, message).
         damage: the messages of those problems that are damage to records.
@@ -151,7 +151,7 @@ class PartitionView(HeaderFacts):
 
 @dataclasses.dataclass(slots=True)
 class TopicView:
-    """One topic; `settings` are those that differ from the defaults, None if the
+    """One topic; `settings` have the values that differ from the defaults, None if the
     directory does not have them (a broker keeps them in its cluster's metadata)."""
 
     name: str
@@ -161,12 +161,12 @@ class TopicView:
 
     @property
     def size_bytes(self) -> int:
-        """Of its logs."""
+        """Bytes of its logs."""
         return sum(partition.size_bytes for partition in self.partitions)
 
     @property
     def records(self) -> float:
-        """Of its partitions together."""
+        """Records of its partitions together."""
         return sum(partition.records for partition in self.partitions)
 
 
@@ -207,11 +207,11 @@ class MemberView:
 
     Attributes:
         process: its id; -1 for a client of a broker.
-        name: how people call it: ``process 123``, or the client and its host.
+        name: its display name: ``process 123``, or the client and its host.
         has_ended: the process has ended, and a child of it holds its locks.
-        stuck_ms: for so long more than it may it has not polled; -1: it is not stuck,
+        stuck_ms: for how long beyond its limit it has not polled; -1: not stuck,
             or is a client of a broker.
-        partitions: the names of those that it has.
+        partitions: the names of its partitions.
     """
 
     process: int
@@ -239,7 +239,7 @@ class GroupView:
 
     @property
     def lag(self) -> int | None:
-        """Of the partitions with a known one together; None: none has."""
+        """Lag of the partitions with a known one together; None: none is known."""
         known = [lag for lag in self.lags.values() if lag is not None]
         return sum(known) if known else None
 
@@ -257,7 +257,7 @@ class StoreView:
         has_marker: Kafka's marker of a clean stop is there.
         has_meta: a broker's `meta.properties` is there.
         root_notes: what `verify` reports of the store's own files; `root_problems`: the
-            messages of the problems among them; `root_damage`: of those that are damage
+            messages of problems among them; `root_damage`: of the ones about damage
             to records.
         foreign: directories in the store's directory that are not partitions.
         is_sampled: counts by codec, producer, size and time are estimates.
@@ -301,5 +301,5 @@ class StoreView:
 
     @property
     def partitions(self) -> list[PartitionView]:
-        """Of all topics, in order."""
+        """Partitions of all topics, in order."""
         return [p for topic in self.topics for p in topic.partitions]

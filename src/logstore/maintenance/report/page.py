@@ -266,7 +266,7 @@ def _topics(facts: StoreView) -> list[Html]:
 
 
 def _shown(topics: Sequence[TopicView]) -> list[TopicView]:
-    """The topics that have a place on the page: those with problems, and the largest,
+    """The topics that have a place on the page: topics with problems, and the largest,
     in the order of their names."""
     ranked = sorted(topics, key=_rank)
     return sorted(ranked[:_TOPICS_MAX], key=lambda topic: topic.name)

@@ -91,7 +91,7 @@ class Report:
         return full
 
     def _repr_html_(self) -> str:
-        """For notebooks: the page in a frame, so that its style stays its own."""
+        """Render for notebooks: a page in a frame, so that its style stays apart."""
         inner = html.escape(self.to_html(), quote=True)
         title = html.escape(printable(title_of(self._facts)), quote=True)
         return (

@@ -31,7 +31,7 @@ _STEPS_MAX: Final = 40
 
 
 def sizes_section(facts: StoreView) -> Html:
-    """How large batches and records are."""
+    """Sizes of batches and records."""
     if not facts.batch_sizes:
         return join()
     cards = [

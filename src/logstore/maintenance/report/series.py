@@ -69,7 +69,7 @@ def series_of(
 
     Args:
         bounds: of the scale (`bounds_of`).
-        records: in all; those that no interval has, have no time.
+        records: in all; records in no interval have no time.
     """
     intervals = list(intervals)
     timed = sum(one.records for one in intervals)

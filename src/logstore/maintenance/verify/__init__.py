@@ -2,8 +2,8 @@
 
 `verify` works on a directory that refuses to open: it reads files, not a `Store`,
 changes nothing, takes no lock and follows no symbolic link. It continues after damage
-and lists all findings, first those of the log and then those of the files derived from
-it. Whether a fault is a problem or a note depends on what opening would do to the file
+and lists all findings, first the log's and then findings about the files derived from
+it. The effect of opening decides whether a fault is a problem or a note
 (`logstore.log.recover`). `rebuild_index` alone writes, under the writer's lock.
 """
 

@@ -1,4 +1,4 @@
-"""What is inside batches: compressed payloads, record headers, control records."""
+"""Contents of batches: compressed payloads, record headers, control records."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ class Contents:
         return decoder.count
 
     def _wrapper_fault(self, header: native.BatchHeader) -> str:
-        """The fault of the offsets inside a wrapper; "" if there is none."""
+        """The fault of the offsets inside a wrapper; "" without one."""
         decoder = self._run.decoder
         inner = int(decoder.arrays.offset[decoder.count - 1])
         if inner != header.last_offset:

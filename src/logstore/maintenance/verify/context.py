@@ -202,8 +202,7 @@ def context_of(
 
 
 def settings_of(root: Directory) -> dict[str, TopicConfig]:
-    """The settings that logstore has of the topics of a store, as far as they can be
-    read."""
+    """The readable settings that logstore has of the topics of a store."""
     found: dict[str, TopicConfig] = {}
     try:
         value = checkpoints.read_state(root, layout.TOPICS) or {"topics": {}}

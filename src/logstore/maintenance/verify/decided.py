@@ -1,4 +1,4 @@
-"""What opening would do with a partition, as findings of `verify`.
+"""The decisions of opening about a partition, as findings of `verify`.
 
 The decision is that of opening itself (`logstore.log.recover.make_plan`). A case after
 which the partition takes no appends is a problem, any other one is a note.
@@ -60,7 +60,7 @@ _ATTEMPTS: Final = 3
 def plan_of(
     run: Run, directory: Directory, context: PartitionMetadata
 ) -> tuple[Facts, Plan]:
-    """What opening for writing would decide about a partition."""
+    """The decisions of opening for writing about a partition."""
     case = RecoveryContext(
         directory,
         run.descriptors,
@@ -82,7 +82,7 @@ class Decided:
         rebuilt: base offsets of segments whose indexes are built by opening, and
         indexed: of those among them that are sealed.
         foreign: base offsets of files that are not of this log, which is reported;
-        aside: the same, and those that are left over.
+        aside: the same, and files that are left over.
     """
 
     def __init__(
@@ -251,7 +251,7 @@ class Decided:
         """Report what is left when all segments were checked.
 
         Args:
-            last: the last segment; None: there is none.
+            last: the last segment; None: no segment.
         """
         reported = {problem.path for problem in self.run_of.problems}
         for finding in self.plan.findings:

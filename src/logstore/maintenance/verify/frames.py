@@ -75,7 +75,7 @@ class LogFrame:
         return self.head[FRAME_BYTES - 1]
 
     def read(self) -> bytes:
-        """All of its bytes.
+        """Read all of its bytes.
 
         Raises:
             StorageError: they cannot be read.
@@ -85,7 +85,7 @@ class LogFrame:
 
     @property
     def path(self) -> str:
-        """Of its file."""
+        """Path of its file."""
         return self._frames.path
 
     def is_valid(self) -> bool:
@@ -136,7 +136,7 @@ class LogFrame:
         payload = open_payload(header, memoryview_slicer(data), self._frames.limit)
         size = len(payload)
         c = native.pointer(payload)
-        # The count is from the header; limit the memory by what can be there.
+        # The count is from the header; limit the memory by what fits there.
         decoder = native.Decoder(
             max(min(header.record_count, size // RECORD_BYTES_MIN), 1)
         )

@@ -81,7 +81,7 @@ class LogEntry(NamedTuple):
     Attributes:
         position, size_bytes: its place in the file.
         batch: None if the bytes are not a batch.
-        damage: the fault; None if there is none. A batch with a wrong checksum has
+        damage: the fault; None without one. A batch with a wrong checksum has
             both: then its fields are not reliable.
         is_torn: a crash, or a writer at work, leaves such bytes at the end of a file: a
             part of a batch, or zeros.
@@ -129,14 +129,14 @@ class LogEntry(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FileContents:
-    """One file of a store as it is, without recovery and without bounds.
+    """One file of a store in its present state, without recovery and without bounds.
 
     Attributes:
         path: absolute.
         kind: ``log``, ``index``, ``timeindex``, ``txnindex``, ``snapshot``,
             ``offsets``, ``epochs``, ``metadata`` or ``state``.
-        base_offset: from its name; 0 if the name has none.
-        size_bytes: as it was at the call.
+        base_offset: from its name; 0 if the name has no number.
+        size_bytes: at the time of the call.
         entries: its contents, in order, to be iterated over once: `LogEntry`,
             `OffsetEntry`, `TimeEntry`, `TxnEntry`, `ProducerEntry`, `CheckpointEntry`,
             `EpochEntry`, or (name, value) pairs. A log is read while it is iterated
@@ -160,7 +160,7 @@ def inspect_file(
     """Read one file of a store: a log, index, snapshot, checkpoint or state file.
 
     Damage in a log is a `LogEntry`, and the next intact batch follows. The entries of
-    an index are returned as they are, right or wrong; zeros at its end are left out.
+    an index are returned unchecked, right or wrong; zeros at its end are left out.
 
     Args:
         store_config: its ``max_batch_decompressed_bytes`` limits the size that a batch

@@ -59,10 +59,10 @@ _HEAD: Final = struct.Struct(">q8xb6xi")
 
 
 class LogEnd(NamedTuple):
-    """What was decided about the end of the last segment.
+    """The decision about the end of the last segment.
 
     Attributes:
-        tail: the bytes after the end of the log; None if there are none, or if they are
+        tail: the bytes after the end of the log; None if no bytes follow, or they are
             damage.
         size: bytes of the file when it was decided.
         moved: as in `Walk`.
@@ -77,7 +77,7 @@ class LogWalk:
     """One pass over a `.log` file, also after damage, with its indexes.
 
     Attributes:
-        facts: what it has seen.
+        facts: the facts seen so far.
         run_of: receives the findings (`conclude`).
         last_before: last offset of the segments before.
         index_names: the index files to be compared with it; "" for none.
@@ -109,7 +109,7 @@ class LogWalk:
             base,
             context.closed_end if is_last else following,
             is_last,
-            # Opening does not use the index files as they are.
+            # Opening does not use the present index files.
             is_last and not context.clean,
             native.SegmentState(base),
             last_offset=base - 1,
@@ -192,9 +192,9 @@ class LogWalk:
     # -- walking
 
     def _walk_all(self, fd: int, size: int) -> None:
-        """Walk over the first `size` bytes. If a batch ends with those that logstore's
-        state knows, but with another offset, the rest is checked from the offset on
-        that the state knows, as opening does."""
+        """Walk over the first `size` bytes. If a batch ends with the bytes that the
+        state of logstore knows, but with another offset, the rest is checked from the
+        offset on that the state knows, as opening does."""
         log = self.facts
         state = self._context.state
         recorded_size = size
@@ -211,7 +211,7 @@ class LogWalk:
 
     def _walk(self, fd: int, pos: int, size: int, pause: int | None = None) -> int:
         """Walk from `pos` to `size`; or to `pause`, if a batch or damage ends there:
-        damage may have moved the batches. Returns where the walk has ended."""
+        damage may have moved the batches. Returns the end of the walk."""
         end = size if pause is None else pause
         log = self.facts
         files, run = self._directory.files, self.run_of
@@ -235,7 +235,7 @@ class LogWalk:
                 pos = log.end = pos + intact
                 continue
             if error is None and stop == native.STOP_PARTIAL:
-                if n == end - pos < size - pos:  # it goes on past the pause
+                if n == end - pos < size - pos:  # it reaches past the pause
                     end = size
                     continue
                 larger = larger_buffer(buffer, n, end - pos)
@@ -504,7 +504,7 @@ class LogWalk:
 
     def _following(self, next_batch: Sound | None) -> int | None:
         """The first offset after a damaged part: that of the next intact batch, else
-        that of what follows the segment. None: unknown."""
+        that after the segment. None: unknown."""
         if next_batch is not None:
             first = next_batch.first_offset()
             if first < 0:

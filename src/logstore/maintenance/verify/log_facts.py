@@ -79,7 +79,7 @@ class Gap(NamedTuple):
 
     Attributes:
         position, end: of these bytes.
-        kind, reason: why the first of them are none.
+        kind, reason: the fault of the first of them.
         first: the first offset that is not read.
         following: the first offset after them; None: unknown.
         is_contradicted: whether they follow a batch that jumps ahead, and `following`
@@ -100,9 +100,9 @@ class Misplaced(NamedTuple):
 
     Attributes:
         first, last: its offsets.
-        last_before: of the batch before; below the base of the log if there is none.
+        last_before: of the batch before; below the base of the log for the first batch.
         last_good: the last offset before a batch that is out of order.
-        jumped_from: if the batch before jumps ahead, the last offset before that one;
+        jumped_from: if the batch before jumps ahead, the last offset before it;
             None if it does not.
         beyond: the first offset after this batch, and after the one before if the two
             have changed places; None: what is lost ends before that, or it is unknown.
@@ -128,7 +128,7 @@ class NotInPlace(NamedTuple):
     Attributes:
         first, last: its offsets.
         last_before: where the batch before the damage ends.
-        missing_from: the first one of those that are missing.
+        missing_from: the first missing offset.
     """
 
     position: int
@@ -143,7 +143,7 @@ class NotLookedInto(NamedTuple):
 
     Attributes:
         first, last: its offsets.
-        severity: whether nobody can (`PROBLEM`), or a limit forbids it (`NOTE`).
+        severity: whether no reader can (`PROBLEM`), or a limit forbids it (`NOTE`).
     """
 
     severity: str
@@ -181,7 +181,7 @@ class FarOffsets(NamedTuple):
 
 class TornEnd(NamedTuple):
     """The bytes past the end of the log; `last`: of the intact batches among them, -1
-    if there is none."""
+    without any."""
 
     tail: Tail
     last: int
@@ -201,7 +201,7 @@ Fault: TypeAlias = (
 
 @dataclasses.dataclass(slots=True)
 class LogFacts:
-    """A `.log` file as it was walked over from its first byte to its last.
+    """The facts of a walk over a `.log` file, from its first byte to its last.
 
     Attributes:
         base: base offset.
@@ -212,11 +212,11 @@ class LogFacts:
         size: bytes of the file when its end was decided.
         end: end of the intact log.
         batches: how many are intact.
-        last_offset: last offset seen; ``base - 1`` while there is none.
+        last_offset: last offset seen; ``base - 1`` before the first.
         last_good: last offset before a batch that is out of order; before the segment
-            while there is none.
+            before the first.
         hidden: first offset of the intact batches that end after the size with which
-            the segment was sealed: no reader sees them. None: there are none.
+            the segment was sealed: no reader sees them. None: no such batches.
         is_deep: whether the contents of compressed batches were checked.
         is_intact: whether nothing in it was damaged.
         is_skipped: whether a part before the present run was damaged.
@@ -271,7 +271,7 @@ class LogFacts:
 
 
 def judged(log: LogFacts) -> list[Finding]:
-    """What the faults of a log are, one by one. What is lost by a batch that jumps
+    """The findings about the faults of a log, in order. The loss by a batch that jumps
     ahead is known only when the batch after it is: that may shorten its finding, or the
     finding about the two of them replaces it."""
     findings: list[Finding] = []
@@ -306,7 +306,7 @@ def _misplaced(log: LogFacts, batch: Misplaced) -> Finding:
     where = f"the batch before ends with {batch.last_before}"
     if batch.last_before < log.base:
         where = f"the segment begins at {log.base}"
-    # After a gap, the offsets in the gap are those that cannot be read. Or the batch
+    # After a gap, the offsets in the gap cannot be read. Or the batch
     # before jumps ahead: then its offsets are wrong.
     is_gap = first > batch.last_before + 1
     begin, end = batch.last_good + 1, first - 1 if is_gap else last
@@ -325,8 +325,8 @@ def _misplaced(log: LogFacts, batch: Misplaced) -> Finding:
 
 
 def _shorten(findings: list[Finding], at: int, fault: Misplaced | Gap) -> None:
-    """Shorten the finding about the last batch, which jumps ahead: only what lies below
-    the next one is lost."""
+    """Shorten the finding about the last batch, which jumps ahead: only offsets below
+    the next one are lost."""
     jump = findings[at] if findings else None
     following = fault.first if isinstance(fault, Misplaced) else fault.following
     if jump is None or jump.kind != OFFSETS or following is None:
@@ -439,7 +439,7 @@ def overlap(log: LogFacts, last_before: int) -> Finding:
 
 
 def other_end(log: LogFacts, next_offset: int) -> Finding:
-    """An intact segment that does not end where it was sealed, before `next_offset`."""
+    """An intact segment that does not end at its sealed end, before `next_offset`."""
     last = log.last_offset
     text = f"{log.path} ends with offset {last}, not {next_offset - 1}"
     offsets = min(last + 1, next_offset), max(last, next_offset - 1)

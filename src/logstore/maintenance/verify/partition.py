@@ -166,7 +166,7 @@ class PartitionCheck(Check):
             self.run_of.unreadable(self.directory.path, error)
 
     def _regular(self, names: list[str]) -> list[str]:
-        """The names without those that are not regular files."""
+        """The names of regular files."""
         run, kept = self.run_of, []
         for name in names:
             path = self.directory.path_of(name)
@@ -262,7 +262,7 @@ def check_snapshot(
 
 
 def log_bytes(directory: Directory) -> int:
-    """Bytes of its `.log` files, as far as they are known."""
+    """Bytes of its `.log` files, if they are known."""
     try:
         infos = directory.infos()
     except OSError:

@@ -23,7 +23,7 @@ OFFSET_CHECKPOINTS: Final = (
     layout.HIGH_WATERMARKS,
     "cleaner-offset-checkpoint",
 )
-# Kinds of files that have no suffix of their own.
+# Kinds of files that have no own suffix.
 CHECKPOINT: Final = "checkpoint"
 STATE: Final = "state"
 

@@ -1,7 +1,7 @@
 """Rebuilding indexes from the log, under the writer's lock.
 
 Offset and time index of a segment need its log alone. A transaction index also needs
-the logs before it, where a transaction may have begun.
+the logs before it, in which a transaction may have begun.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class BuiltIndexes(tuple[str, int, int]):
 
     Attributes:
         aborted_transactions: entries of its transaction index; None if that stays as it
-            is, because the segment is behind damage.
+            is, because the segment is after damage.
     """
 
     aborted_transactions: int | None
@@ -91,7 +91,7 @@ def rebuild_index(
 
     Holds the writer's lock of the store during the call; the new files replace the old
     ones one by one, each whole. A torn tail, which `verify` notes and the next opening
-    for writing cuts, is not damage: the indexes are those of the log before it.
+    for writing cuts, is not damage: the indexes describe the log before it.
 
     Args:
         path: a store, a partition directory, or one `.log`, `.index`, `.timeindex` or
@@ -115,7 +115,7 @@ def rebuild_index(
             and `store_config` does not allow that.
         StoreNotFoundError: there is nothing at `path` that has an index.
         CorruptRecordError, UnsupportedError: a log is damaged, or a later version wrote
-            it; its indexes stay as they were, those of all others were built. Not with
+            it; its indexes are unchanged, all others' indexes were built. Not with
             `on_damage`.
         StorageError: the system refuses.
     """
@@ -273,11 +273,11 @@ def _transactions(
     dry_run: bool,
 ) -> dict[int, int]:
     """Build the transaction indexes of segments; returns the numbers of their entries,
-    by base offset. Those behind a log that is damaged are left out.
+    by base offset. Indexes after a damaged log are left out.
 
     Args:
         logs: the base offsets of all segments.
-        rows: those that are asked for, and were read.
+        rows: the segments that are asked for, and were read.
     """
     if not _may_have_transactions(directory):
         return dict.fromkeys((row.base for row in rows), 0)

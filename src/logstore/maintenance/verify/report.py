@@ -45,9 +45,9 @@ class VerifyProblem:
             ``transaction-index``, ``producer-snapshot``, ``checkpoint``, ``state``,
             ``digest``, ``unsupported``, ``start-beyond-end``, ``group``.
         path: absolute path of the file.
-        position: byte where it begins; None if a position has no meaning.
+        position: its first byte; None if a position has no meaning.
         first_offset, last_offset: the offsets that cannot be read because of it,
-            inclusive; None if there are none or they are unknown.
+            inclusive; None for no offsets or unknown ones.
         message: the same as a sentence.
     """
 
@@ -109,7 +109,7 @@ class VerifyReport:
         return not self.problems
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as plain values, for JSON."""
+        """The report as plain values, for JSON."""
         return {"ok": self.ok, **dataclasses.asdict(self)}
 
 
@@ -186,7 +186,7 @@ class Run:
         return child
 
     def merge(self, child: Run) -> None:
-        """Append the findings of a child to those of this run."""
+        """Append the findings of a child to this run's."""
         self.findings += child.findings
         self.refusing |= child.refusing
         self.segments += child.segments
@@ -293,7 +293,7 @@ class Check:
         self.root = root
 
     def size(self) -> int:
-        """Bytes of `.log` files, as far as they are known."""
+        """Bytes of `.log` files, if they are known."""
         raise NotImplementedError
 
     def jobs(self) -> Iterator[Job]:

@@ -130,7 +130,7 @@ def examine(
     store_config: StoreConfig | None = None,
     files: Files | None = None,
 ) -> Run:
-    """The same as a run with its findings, for what judges them further."""
+    """Verify, and return the run with its findings, for callers that judge them."""
     if isinstance(path_or_paths, str | os.PathLike):
         path_or_paths = [path_or_paths]
     count = check_threads(threads, os.cpu_count())

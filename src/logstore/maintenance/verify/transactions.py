@@ -77,7 +77,7 @@ class TransactionIndexes:
 
     Attributes:
         aborted: (producer id, offset) of the ABORT markers of the log.
-        entries: those of each index that can be used, by base offset.
+        entries: the entries of each usable index, by base offset.
     """
 
     def __init__(self, directory: Directory) -> None:

@@ -120,7 +120,7 @@ def records(header: native.BatchHeader, data: bytes, limit: int) -> Iterator[Rec
 
 
 def messages(data: bytes, limit: int) -> list[Message]:
-    """The messages of a batch of magic 0 or 1: one, or those in a wrapper.
+    """The messages of a batch of magic 0 or 1: one, or the messages in a wrapper.
 
     Args:
         data: the batch's bytes.
@@ -163,7 +163,7 @@ def messages(data: bytes, limit: int) -> list[Message]:
 
 
 def _inner(payload: bytes) -> list[tuple[int, bytes]]:
-    """(offset, bytes) of the messages in a wrapper; a torn one at the end is none."""
+    """(offset, bytes) of the messages in a wrapper; a torn last one is left out."""
     found, pos = [], 0
     while pos + _FRAME.size <= len(payload):
         offset, size = _FRAME.unpack_from(payload, pos)
