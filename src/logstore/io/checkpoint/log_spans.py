@@ -61,13 +61,13 @@ class Found(enum.Enum):
     """State of a log's bytes at the place of a publication."""
 
     WHOLE = "whole"
-    """All of them."""
+    """The bytes are all there."""
 
     TORN = "torn"
-    """It is too short, or has zeros in the place of sectors."""
+    """The log is too short, or has zeros in the place of sectors."""
 
     OTHER = "other"
-    """As many bytes, and other ones."""
+    """The log is long enough, and has other bytes there."""
 
 
 def digest_of(files: Files, fd: int, position: int, size: int) -> int | None:
