@@ -48,7 +48,7 @@ BUGS_OF_LIVES = (
     Bug(
         "damage whose bytes are back stays",
         "log/recover/standing.py",
-        (("        return False  # there is more of what was cut off\n",
+        (("        return False  # the file has more of the bytes that were cut off\n",
           "        return True\n"),),
         "lives",
     ),

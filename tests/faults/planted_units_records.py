@@ -23,8 +23,8 @@ BUGS_OF_RECORDS = (
     unit_bug(
         "a batch that ends with the bytes is not searched for",
         "record/batch_search.py",
-        "            length <= len(data) - begin - _LENGTH_END\n",
-        "            length < len(data) - begin - _LENGTH_END\n",
+        "                length <= len(data) - end\n",
+        "                length < len(data) - end\n",
         "record/test_batch_search.py",
     ),
     unit_bug(

@@ -65,20 +65,23 @@ def export(path: str, **given: Any) -> int:
     for each in (path, given["to"]):
         check_store(each)
 
-    def change(dry_run: bool) -> logstore.kafka.GroupExport:
+    def change(
+        dry_run: bool, planned: logstore.kafka.GroupExport | None
+    ) -> logstore.kafka.GroupExport:
         return logstore.kafka.export_group(
             path,
             given["group"],
             to=given["to"],
             dry_run=dry_run,
+            expected=None if planned is None else planned.changes,
             store_config=store_config(given),
         )
 
-    def show(done: logstore.kafka.GroupExport, dry_run: bool) -> None:
+    def show(printer: Printer, done: logstore.kafka.GroupExport, dry_run: bool) -> bool:
         if given["form"] == "jsonl":
             for value in _objects(done.group, done.changes, dry_run):
                 printer.json(value)
-            return
+            return bool(done.changes)
         print_table(printer, _COLUMNS, done.changes)
         verb = "would be" if dry_run else "are"
         printer.line(
@@ -88,6 +91,7 @@ def export(path: str, **given: Any) -> int:
                 f"{relative(done.path)}"
             )
         )
+        return bool(done.changes)
 
     return _confirmed(given, printer, change, show)
 
@@ -115,10 +119,13 @@ def reset(path: str, **given: Any) -> int:
     if (given["to"] is None) == (given["shift"] is None):
         raise click.UsageError("give one of --to and --shift")
 
-    def change(dry_run: bool) -> list[logstore.types.OffsetChange]:
+    def change(
+        dry_run: bool, planned: list[logstore.types.OffsetChange] | None
+    ) -> list[logstore.types.OffsetChange]:
         return logstore.reset_offsets(
             path,
             group,
+            expected=planned,
             to=given["to"],
             shift=given["shift"],
             topics=given["topics"] or None,
@@ -126,7 +133,9 @@ def reset(path: str, **given: Any) -> int:
             store_config=store_config(given),
         )
 
-    def show(changes: list[logstore.types.OffsetChange], dry_run: bool) -> None:
+    def show(
+        printer: Printer, changes: list[logstore.types.OffsetChange], dry_run: bool
+    ) -> bool:
         if given["form"] == "jsonl":
             for value in _objects(group, changes, dry_run):
                 printer.json(value)
@@ -137,6 +146,7 @@ def reset(path: str, **given: Any) -> int:
             printer.line(escape(f"{count} of {group} {verb} committed"))
         else:
             printer.line("no offsets to change")
+        return bool(changes)
 
     return _confirmed(given, printer, change, show)
 
@@ -144,18 +154,28 @@ def reset(path: str, **given: Any) -> int:
 def _confirmed(
     given: dict[str, Any],
     printer: Printer,
-    change: Callable[[bool], _Changes],
-    show: Callable[[_Changes, bool], None],
+    change: Callable[[bool, _Changes | None], _Changes],
+    show: Callable[[Printer, _Changes, bool], bool],
 ) -> int:
-    """Show what would be done, ask, and do it. `change` and `show` are called with
-    whether it is a dry run."""
+    """Show what would be done, ask, and do exactly that.
+
+    Args:
+        change: called with whether it is a dry run, and the changes that were
+            confirmed.
+        show: prints changes; called with whether they are those of a dry run. Returns
+            whether there are any.
+    """
     dry_run = given["dry_run"]
-    if not dry_run and not given["yes"]:
-        planned = change(True)
+    if dry_run or given["yes"]:
+        show(printer, change(dry_run, None), dry_run)
+    else:
+        planned = change(True, None)
         refuse_unasked(printer)
-        show(planned, True)
+        # Where the question is: standard output may be a file, and gets the result.
+        if not show(Printer(printer.err, printer.err), planned, True):
+            return 0
         confirm(printer, f"Commit these offsets for {escape(given['group'])}?")
-    show(change(dry_run), dry_run)
+        show(printer, change(False, planned), False)
     printer.flush()
     return 0
 

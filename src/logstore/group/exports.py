@@ -20,6 +20,7 @@ from logstore.broker.placement import OFFSETS_TOPIC, partition_of_group
 from logstore.broker.progress import OffsetChange
 from logstore.config import StoreConfig, TopicConfig
 from logstore.errors import (
+    CommitFailedError,
     ConfigError,
     GroupNotFoundError,
     PartitionNotFoundError,
@@ -66,6 +67,7 @@ def export_group(
     *,
     to: str | os.PathLike[str],
     dry_run: bool,
+    expected: Sequence[OffsetChange] | None = None,
     store_config: StoreConfig | None = None,
 ) -> GroupExport:
     """Commit the offsets of a group in the directory of a broker that is stopped.
@@ -82,12 +84,15 @@ def export_group(
             number of them decides which one has the group.
         dry_run: only say what would be done; needs no lock. From 0.2 on False by
             default.
+        expected: the changes of a dry run, which was confirmed: nothing is committed if
+            they would be others now.
         store_config: how this process uses the broker's directory.
 
     Raises:
         GroupNotFoundError: `path` has no such group, or it has committed nothing.
         TopicNotFoundError: the broker has no `__consumer_offsets`.
         PartitionNotFoundError: some partitions of it are not in the directory.
+        CommitFailedError: the changes are not the `expected` ones any more.
         StoreLockedError: the broker runs.
         StoreNotFoundError: one of the directories does not exist.
         ConfigError: both are the same directory, or a text does not fit a record.
@@ -115,6 +120,12 @@ def export_group(
         partition = store.topic(OFFSETS_TOPIC)[number]
         log = OffsetsLog(partition)
         changes = _changes(log, group, commits)
+        if expected is not None and tuple(expected) != tuple(changes):
+            raise CommitFailedError(
+                f"the offsets of group {group!r:.100} have changed since the changes "
+                f"were shown. Nothing was changed; try again",
+                group=group,
+            )
         if not dry_run:
             # An empty log says nothing: every broker since 0.11 reads magic 2.
             magic = 2 if log.magic < 0 else log.magic

@@ -56,6 +56,7 @@ def reset_offsets(
     shift: int | None = None,
     topics: Sequence[str] | None = None,
     dry_run: bool,
+    expected: Sequence[OffsetChange] | None = None,
     store_config: StoreConfig | None = None,
 ) -> list[OffsetChange]:
     """Commit other offsets for a group of a store. It has no member meanwhile: none
@@ -72,6 +73,8 @@ def reset_offsets(
         topics: all partitions of these; None: the partitions for which the group has
             committed an offset.
         dry_run: only return what would be done. From 0.2 on False by default.
+        expected: the changes of a dry run which was confirmed: exactly these
+            are made, also if logs have grown meanwhile.
         store_config: may allow that files are written where others may change them, or
             on a network file system.
 
@@ -84,7 +87,8 @@ def reset_offsets(
         GroupNotFoundError: there is no such group, and no `topics`.
         TopicNotFoundError: one of the topics, or of the group's topics, is not here.
         CommitFailedError: the group commits by transactions, whose offsets are with the
-            publications of the store; or another process does not give back its mutex.
+            publications of the store; or another process does not give back its mutex;
+            or the changes are not the `expected` ones any more.
         ConfigError: arguments that cannot be meant; or this is no `dry_run`, and
             opening the store for writing would need a setting.
         CorruptCheckpointError: the group's file is damaged.
@@ -98,7 +102,7 @@ def reset_offsets(
     with open_store(path, read_only=True, config=store_config) as store:
         if not dry_run:
             root = files_directory(store)
-            return _Reset(store, root, name, group, target, names).done()
+            return _Reset(store, root, name, group, target, names, expected).done()
         root = root_of(store)
         file = GroupFile(root, name, record_id(group))
         try:
@@ -166,8 +170,10 @@ class _Reset:
         group: str,
         target: _Target,
         topics: Iterable[str] | None,
+        expected: Sequence[OffsetChange] | None,
     ) -> None:
         self._store = store
+        self._expected = expected
         self._root = root
         self._name = name
         self._group = group
@@ -206,10 +212,9 @@ class _Reset:
         _check_members(slots, self._group)
         _check_way(self._store, self._file, self._group)
         now_ms = self._root.files.now_ms()
-        changes, commits = [], []
-        for partition in self._partitions():
-            change = _change(self._store, self._file, partition, self._target)
-            changes.append(change)
+        partitions = self._partitions()
+        changes, commits = self._changes(partitions), []
+        for partition, change in zip(partitions, changes, strict=True):
             commits.append(
                 OffsetCommit(
                     self._file.group,
@@ -225,6 +230,27 @@ class _Reset:
             self._file.append(slots, commits)
         return changes
 
+    def _changes(self, partitions: Sequence[Partition]) -> list[OffsetChange]:
+        """The changes of these partitions, or the expected ones, if they still fit."""
+        found = [
+            _change(self._store, self._file, partition, self._target)
+            for partition in partitions
+        ]
+        if self._expected is None:
+            return found
+        if [_place(one) for one in found] == [_place(one) for one in self._expected]:
+            ends = [(one.start_offset, one.end_offset) for one in partitions]
+            afters = [one.after for one in self._expected]
+            if all(
+                low <= at <= high for at, (low, high) in zip(afters, ends, strict=True)
+            ):
+                return list(self._expected)
+        raise CommitFailedError(
+            f"the offsets of group {self._group!r:.100}, or the logs, have changed "
+            f"since the changes were shown. Nothing was changed; try again",
+            group=self._group,
+        )
+
 
 def _before(store: Store, file: GroupFile, partition: Partition) -> int | None:
     """The valid committed offset of a partition: in a copy that was not opened for
@@ -239,6 +265,11 @@ def _before(store: Store, file: GroupFile, partition: Partition) -> int | None:
 def _proof_of(partition: Partition, offset: int) -> int | None:
     now = partial(views_of(partition).now, False)
     return ProofFinder().find(offset, None, now, is_read=False)
+
+
+def _place(change: OffsetChange) -> tuple[str, int, int | None]:
+    """The partition of a change, and the offset that it replaces."""
+    return change.topic, change.partition, change.before
 
 
 def _change(

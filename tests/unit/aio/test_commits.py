@@ -64,7 +64,7 @@ def test_full_disk_fails_one_append_and_leaves_the_log_as_it_was(
 
     async def main() -> None:
         files = FaultyFiles()
-        async with new_partition(tmp_path, files=files) as p:
+        async with new_partition(tmp_path, _files=files) as p:
             await p.append(b"0", durable=True)
             files.fail("write", error=28, name=".log", nth=2, times=1)
             results = await asyncio.gather(
@@ -208,7 +208,7 @@ def test_calls_that_need_no_sync_are_not_kept_waiting_for_one(tmp_path: Path) ->
     async def main() -> None:
         files = FaultyFiles()
         going, go_on = threading.Event(), threading.Event()
-        async with new_partition(tmp_path, files=files) as p:
+        async with new_partition(tmp_path, _files=files) as p:
             await p.append(b"0", durable=True)
 
             def before(method: str, name: str) -> None:

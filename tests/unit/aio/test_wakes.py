@@ -77,7 +77,7 @@ def test_one_look_serves_all_followers_of_a_partition(tmp_path: Path) -> None:
             counts = []
             for count in (1, 100):
                 files = Looking()
-                options: dict[str, Any] = {"read_only": True, "files": files}
+                options: dict[str, Any] = {"read_only": True, "_files": files}
                 async with logstore.aio.open(tmp_path, **options) as store:
                     q = store.topic("orders")[0]
                     end = p.end_offset
@@ -155,7 +155,7 @@ def test_follower_without_reports_has_every_record(
     async def main() -> None:
         async with new_partition(tmp_path) as p:
             files = Refusing(refused)
-            options: dict[str, Any] = {"read_only": True, "files": files}
+            options: dict[str, Any] = {"read_only": True, "_files": files}
             async with logstore.aio.open(tmp_path, **options) as store:
                 follower = store.topic("orders")[0].follow()
                 for n in range(10):

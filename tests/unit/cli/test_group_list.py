@@ -23,6 +23,7 @@ from logstore.broker.kafka_records import (
     format_assignment,
 )
 from logstore.broker.placement import partition_of_group
+from logstore.cli import group_changes
 from logstore.io import layout
 from logstore.io.layout import TopicPartition
 from support.damage import snapshot_of
@@ -466,11 +467,49 @@ def test_reset_shows_what_it_does_and_asks(
 ) -> None:
     asked(answer)
     result = run("groups", "reset", shop, "--group", "g", "--to", "earliest")
-    assert "1 offset of g would be committed" in result.out
+    # Where the question is: the output has the result, and may be a file.
+    assert "1 offset of g would be committed" in result.err
     assert "Commit these offsets for g? [y/N]" in result.err
     assert offset_in(shop) == offset
     assert result.status == (2 if offset else 0)
     assert ("1 offset of g are committed" in result.out) == (not offset)
+    assert "would be" not in result.out
+
+
+def test_reset_asks_only_if_there_is_something_to_change(
+    run: Any, shop: Path, asked: Callable[[str], None]
+) -> None:
+    asked("y\n")
+    words = ["--group", "new", "--shift", "1", "--topics", "t"]
+    result = run("groups", "reset", shop, *words)
+    assert (result.status, "[y/N]" in result.err) == (0, False)
+    assert "no offsets to change" in result.err
+
+
+def test_reset_does_what_was_shown(
+    run: Any, shop: Path, asked: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever has happened before the answer came."""
+
+    def meanwhile(change: Callable[[], object]) -> None:
+        asked("y\n")
+        monkeypatch.setattr(
+            group_changes, "confirm", lambda printer, text: (change(), None)[1]
+        )
+
+    def grow() -> None:
+        with logstore.open(shop) as store:
+            store.topic("t")[0].append_many([b"x"] * 5)
+
+    meanwhile(grow)
+    words = ["groups", "reset", shop, "--group", "g"]
+    assert run(*words, "--to", "latest").status == 0
+    assert offset_in(shop) == 10
+    meanwhile(lambda: logstore.reset_offsets(shop, "g", to=2, dry_run=False))
+    result = run(*words, "--shift", "-1")
+    assert result.status == 2
+    assert "have changed since the changes were shown" in result.err
+    assert offset_in(shop) == 2
 
 
 # ------------------------------------------------------------------ export

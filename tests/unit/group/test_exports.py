@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import os
 import shutil
@@ -19,6 +20,7 @@ from logstore.broker.groups import kafka_groups
 from logstore.broker.kafka_records import OffsetCommit
 from logstore.broker.placement import partition_of_group
 from logstore.broker.progress import OffsetChange
+from logstore.errors import CommitFailedError
 from logstore.group.exports import GroupExport, export_group
 from logstore.io.files import Files
 from support.broker import foreign
@@ -85,10 +87,28 @@ def test_offsets_are_committed_in_the_partition_of_the_group(
 
 
 def test_dry_run_writes_nothing(source: Path, broker: OffsetsTopic) -> None:
-    """Not a byte in either directory; it is the default."""
+    """Not a byte in either directory."""
     seen = snapshot_of(source), snapshot_of(broker.directory)
     assert export_group(source, "g", to=broker.directory, dry_run=True).dry_run
     assert (snapshot_of(source), snapshot_of(broker.directory)) == seen
+
+
+def test_only_what_was_shown_is_exported(source: Path, broker: OffsetsTopic) -> None:
+    """The changes of a dry run are made, or none if they are others now."""
+    planned = export_group(source, "g", to=broker.directory, dry_run=True).changes
+    seen = offsets_of(kafka_groups(broker.directory))
+    others = (dataclasses.replace(planned[0], after=1), *planned[1:])
+    for wrong in (others, planned[:1], ()):
+        with pytest.raises(CommitFailedError, match="have changed since") as caught:
+            export_group(
+                source, "g", to=broker.directory, dry_run=False, expected=wrong
+            )
+        assert caught.value.group == "g"
+    assert offsets_of(kafka_groups(broker.directory)) == seen
+    done = export_group(
+        source, "g", to=broker.directory, dry_run=False, expected=planned
+    )
+    assert done.changes == planned
 
 
 def test_source_is_not_written(source: Path, broker: OffsetsTopic) -> None:

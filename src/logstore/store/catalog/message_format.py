@@ -8,13 +8,13 @@ record batches, and consumers that need their headers or producer ids still get 
 
 from __future__ import annotations
 
-import contextlib
+import errno
 from collections.abc import Iterable
 from typing import Final
 
 from logstore import _native as native
 from logstore.config import TopicConfig
-from logstore.errors import LogStoreError
+from logstore.errors import LogStoreError, storage_error
 from logstore.io import layout
 from logstore.io.directory import Directory
 from logstore.io.file_cache import Descriptors
@@ -23,6 +23,7 @@ from logstore.segment import Segment
 __all__ = ["continued_format", "last_magic"]
 
 _RECORD_BATCH: Final = 2
+_PASSING: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 def continued_format(root: Directory, topic: str, numbers: Iterable[int]) -> int:
@@ -31,6 +32,10 @@ def continued_format(root: Directory, topic: str, numbers: Iterable[int]) -> int
     default of `TopicConfig`.
 
     Files that cannot be read are ignored: opening their partition raises the error.
+
+    Raises:
+        StorageError: the process lacks descriptors or memory; the next call may
+            succeed.
     """
     for number in numbers:
         directory = root.child(layout.partition_directory(topic, number))
@@ -55,8 +60,8 @@ def last_magic(directory: Directory) -> int | None:
             magic = _magic_in(Segment.of_file(directory, descriptors, name, base, size))
             if magic is not None:
                 return magic
-    except (OSError, LogStoreError):
-        pass
+    except (OSError, LogStoreError) as error:
+        _raise_if_passing(error)
     finally:
         descriptors.close()
     return None
@@ -65,8 +70,17 @@ def last_magic(directory: Directory) -> int | None:
 def _magic_in(segment: Segment) -> int | None:
     """The magic of the last intact batch of a segment; None: it has no intact batch."""
     magic = None
-    with contextlib.suppress(OSError, LogStoreError):
+    try:
         place = segment.locate(native.OFFSET_MAX)
         for header, _, _ in segment.headers(place, checks=native.CHECK_CRC):
             magic = header.magic
+    except (OSError, LogStoreError) as error:
+        _raise_if_passing(error)
     return magic
+
+
+def _raise_if_passing(error: BaseException) -> None:
+    """Raise an error after which the next attempt may succeed: with the default, another
+    format would be in use until the next opening."""
+    if isinstance(error, OSError) and error.errno in _PASSING:
+        raise storage_error(error, "read", str(error.filename or "a log")) from error

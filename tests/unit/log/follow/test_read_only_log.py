@@ -66,7 +66,7 @@ def test_reader_sees_rolls_however_coarse_modification_times_are(
     with logstore.open(tmp_path) as store:
         partition = new_partition(store, segment_bytes=150)
         append_one(partition)
-        reader = follower(tmp_path, files=CoarseTimes(step_ns))
+        reader = follower(tmp_path, _files=CoarseTimes(step_ns))
         for end in range(1, 40):
             assert reader.end_offset == end
             append_one(partition)

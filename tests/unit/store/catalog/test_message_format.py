@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from logstore.io import layout
 from logstore.io.directory import Directory
 from logstore.io.files import Files
 from logstore.store.catalog.message_format import continued_format, last_magic
+from support.damage import FaultyFiles
 
 
 def written(path: Path, *magics: int, partitions: int = 1) -> Path:
@@ -107,6 +109,23 @@ def magic_of(path: Path) -> int | None:
         return last_magic(directory)
     finally:
         directory.close()
+
+
+@pytest.mark.parametrize("call", ["list", "open", "read"])
+@pytest.mark.parametrize("error", [errno.EMFILE, errno.EACCES])
+def test_passing_error_chooses_no_format(tmp_path: Path, call: str, error: int) -> None:
+    """Magic 1 behind magic 2 would be the consequence, until the next opening. An error
+    that stays is that of the partition."""
+    written(tmp_path, 2)
+    files = FaultyFiles()
+    root = Directory.open_root(files, tmp_path)
+    files.fail(call, error)
+    if error == errno.EACCES:
+        assert continued_format(root, "t", [0]) == 1
+    else:
+        with pytest.raises(logstore.StorageError, match="Too many open files"):
+            continued_format(root, "t", [0])
+    root.close()
 
 
 def test_what_cannot_be_read_says_nothing(tmp_path: Path) -> None:
