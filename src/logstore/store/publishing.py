@@ -65,6 +65,7 @@ class Publishing:
             # The only file that is created without the lock: the store's owner has to
             # be able to read it.
             prepare_beside(context.root, context.store_config)
+            self._topics.begin_stage()
         return Stage(context.root, identity, sequence, self._topic_id_of)
 
     def _topic_id_of(self, destination: Destination) -> str:

@@ -80,7 +80,7 @@ def _magic_in(segment: Segment) -> int | None:
 
 
 def _raise_if_passing(error: BaseException) -> None:
-    """Raise an error after which the next attempt may succeed: with the default, another
-    format would be in use until the next opening."""
+    """Raise an error after which the next attempt may succeed: the default would be in
+    use until the next opening."""
     if isinstance(error, OSError) and error.errno in _PASSING:
         raise storage_error(error, "read", str(error.filename or "a log")) from error

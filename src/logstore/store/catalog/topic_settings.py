@@ -7,6 +7,7 @@ have, and whether its creation or deletion is in progress.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -113,6 +114,8 @@ class TopicSettings:
         # Topic -> the settings made, and the stored value they are made of, which is
         # never changed.
         self._configs: dict[str, tuple[object, TopicConfig]] = {}
+        # The same of topics without settings, with the format of appends.
+        self._continued: dict[str, TopicConfig] = {}
 
     def read(self, report: Callable[[RecoveryAction], None]) -> None:
         """Read the settings of topics."""
@@ -132,20 +135,15 @@ class TopicSettings:
         return self.stored.get(topic, {})
 
     def config(self, topic: str) -> TopicConfig:
-        """The settings of a topic. If none were persisted: the defaults, with the
-        format in which its logs are continued. Raises `ConfigError` if what was
-        persisted is not valid."""
+        """The settings of a topic; the defaults if none were persisted, for all but
+        appends (`append_config`). Raises `ConfigError` if the stored settings are not
+        valid."""
         settings = self.of(topic).get("config")
         known = self._configs.get(topic)
         if known is not None and known[0] is settings:
             return known[1]
         try:
-            if settings is None:
-                numbers = self._numbers.get(topic, ())
-                magic = continued_format(self._root, topic, numbers)
-                config = TopicConfig(message_format=magic)
-            else:
-                config = from_stored(settings)
+            config = TopicConfig() if settings is None else from_stored(settings)
         except (ConfigError, TypeError) as error:
             raise ConfigError(
                 f"the stored settings of topic {topic} are not valid: {error}. "
@@ -153,6 +151,24 @@ class TopicSettings:
             ) from error
         self._configs[topic] = settings, config
         return config
+
+    def append_config(self, topic: str) -> TopicConfig:
+        """As `config`, with the format in which the logs are continued. Of a topic
+        without settings the logs are read once: a reader does not need the format.
+
+        Raises:
+            ConfigError: as `config`.
+            StorageError: as `continued_format`.
+        """
+        config = self.config(topic)
+        if self.of(topic).get("config") is not None:
+            return config
+        found = self._continued.get(topic)
+        if found is None:
+            magic = continued_format(self._root, topic, self._numbers.get(topic, ()))
+            found = dataclasses.replace(config, message_format=magic)
+            self._continued[topic] = found
+        return found
 
     def is_identified(self, topic: str) -> bool:
         """Whether the settings say that a partition of the topic was written to."""

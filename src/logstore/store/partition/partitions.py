@@ -416,7 +416,7 @@ class PartitionWriters:
             self._context,
             directory,
             *key,
-            self.catalog.settings.config(key.topic),
+            self.catalog.settings.append_config(key.topic),
             loaded,
         )
         if key in self.unpublished:

@@ -72,6 +72,7 @@ class OpenTopics:
         self.topics: dict[str, Topic] = {}
         # Plain tuples: one is made at each append to a topic.
         self.partitions: dict[tuple[str, int], Partition] = {}
+        self._has_stages = False
         # Changes with the topics: see `_stamp_of_root`.
         self._topics_stamp: object = None
         # Stamps of the topics and the owner, when the topics were found.
@@ -259,7 +260,7 @@ class OpenTopics:
     def topic_config(self, topic: str) -> TopicConfig:
         if topic not in self.catalog.numbers:
             raise self._no_topic(topic)
-        return self.catalog.settings.config(topic)
+        return self.catalog.settings.append_config(topic)
 
     def topic_id(self, topic: str) -> str:
         return self.catalog.ids.topic_id(topic)
@@ -283,7 +284,7 @@ class OpenTopics:
                 )
             partition = self.partitions.get(key)
             if partition is None:
-                context, config = self._context, self.catalog.settings.config(topic)
+                context, config = self._context, self._settings_of(topic)
                 partition = Partition(
                     topic,
                     number,
@@ -297,6 +298,24 @@ class OpenTopics:
                 )
                 self.partitions[key] = partition
             return partition
+
+    def _settings_of(self, topic: str) -> TopicConfig:
+        """The settings for a partition; the format of appends only if there may be
+        some: it takes a look at the logs."""
+        settings = self.catalog.settings
+        is_reader = self._context.read_only and self.hand_in is None
+        if is_reader and not self._has_stages:
+            return settings.config(topic)
+        return settings.append_config(topic)
+
+    def begin_stage(self) -> None:
+        """Records are about to be staged: their partitions know the format of appends
+        from now on."""
+        with self._context.lock:
+            if not self._has_stages and self._context.read_only:
+                self._has_stages = True
+                for (topic, _), partition in self.partitions.items():
+                    partition.config = self._settings_of(topic)
 
     def _live(self, key: TopicPartition) -> ReadOnlyLog:
         topic, number = key

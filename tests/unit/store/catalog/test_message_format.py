@@ -13,6 +13,7 @@ from logstore.io import layout
 from logstore.io.directory import Directory
 from logstore.io.files import Files
 from logstore.store.catalog.message_format import continued_format, last_magic
+from logstore.store.opening import open_store
 from support.damage import FaultyFiles
 
 
@@ -65,6 +66,31 @@ def test_other_processes_append_in_the_same_format(tmp_path: Path) -> None:
     with logstore.open(tmp_path, read_only=True) as store:
         assert store.topic("t").config.message_format == 2
     assert magics_in(tmp_path) == [2, 2]
+
+
+def test_records_are_staged_in_the_same_format(tmp_path: Path) -> None:
+    """By a store that is read-only, also for a partition that was read before."""
+    written(tmp_path, 2)
+    with logstore.open(tmp_path, read_only=True) as store:
+        partition = store.topic("t")[0]
+        assert len(list(partition.read())) == 1
+        with store.stage("a", 1) as stage:
+            stage.append_many(partition, [b"x"], headers=[[("a", b"b")]])
+            staged = stage.finish()
+        store.submit(staged, identity="a", sequence=1)
+    assert magics_in(tmp_path) == [2, 2]
+
+
+def test_reading_does_not_look_for_the_format(tmp_path: Path) -> None:
+    """That would be a read of each log."""
+    written(tmp_path, 2)
+    (log,) = (tmp_path / "t-0").glob("*.log")
+    files = FaultyFiles()
+    with open_store(tmp_path, read_only=True, _files=files) as store:
+        store.topic("t")[0]
+        assert ("open", log.name) not in files.calls
+        assert store.topic("t").config.message_format == 2
+        assert ("open", log.name) in files.calls
 
 
 @pytest.mark.parametrize("is_created", [False, True])
