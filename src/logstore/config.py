@@ -81,11 +81,11 @@ class StoreConfig:
             be left on the file system (0: no reserve).
         max_batch_decompressed_bytes: limit on one decompressed batch (bombs).
         topic_defaults: settings of topics that are created without any.
-        retention_check_ms: how often the store applies the retention of its topics, in
-            those that set one (milliseconds, >= 1); the first time after 30 s, or this
-            if it is less. If that fails, the next call raises the error.
+        retention_check_ms: how often the store applies the retention of its topics, if
+            they set one (milliseconds, >= 1); the first time after 30 s, or this if it
+            is less. If that fails, the next call raises the error.
         compaction_ms: how often the store compacts the topics whose ``cleanup_policy``
-            has "compact", where their settings ask for it (milliseconds; 0: never by
+            has "compact", if their settings require it (milliseconds; 0: never by
             itself); the first time after 30 s, or this if it is less. If that fails,
             the next call raises the error.
         flush_checkpoint_ms: how often, at the most, the durable point of a partition is
@@ -98,7 +98,7 @@ class StoreConfig:
             0770). False: only the owner has access (0600, 0700).
         publish_for_others: write what other processes hand in (``shared=True``,
             `Store.submit`), as long as this store is open for writing: a thread waits
-            for their requests, and commits those that wait together. False: they wait.
+            for their requests, and commits waiting ones together. False: they wait.
         allow_shared_directory: write although the store's directory belongs to another
             user, or others may write to it. Danger: they can change the records, and
             replace files while they are being written.
@@ -166,7 +166,7 @@ class TopicConfig:
         retention_bytes: size the log is kept near; -1: any size.
         max_message_bytes: largest batch (magic 2, or compressed) or message (magic 0
             and 1), in bytes, with the 12 of offset and length.
-        compression_type: codec of what is written: none, gzip, snappy, lz4, zstd
+        compression_type: codec of new batches: none, gzip, snappy, lz4, zstd
             (``uncompressed`` means none; so does ``producer``, since batches given to
             ``append_batches`` keep their codec anyway).
         compression_gzip_level, compression_lz4_level, compression_zstd_level: Kafka's.
@@ -174,9 +174,9 @@ class TopicConfig:
             LogAppendTime (always the time of the append).
         file_delete_delay_ms: how long the files of a deleted segment stay on disk for
             readers in other processes.
-        message_format: magic of what is written: 0, 1 (default) or 2. A topic that
-            only a broker has written to is continued in magic 2 if its logs end with
-            it, until it gets settings.
+        message_format: magic of new batches: 0, 1 (default) or 2. A topic that only a
+            broker has written to is continued in magic 2 if its logs end with it, until
+            it gets settings.
         flush_messages: sync after this many records at the latest (M).
         flush_ms: sync at the latest this long after an append (S), in milliseconds.
         segment_digests: write a side file with a digest (XXH3) of each segment when it

@@ -70,9 +70,9 @@ if TYPE_CHECKING:
         eq_default=False, kw_only_default=True, field_specifiers=(field,)
     )
     def with_facts(kind: _Kind) -> _Kind:
-        """Make the constructor of an exception from its annotations and those of its
-        bases: ``(message, *, fact, other_fact=default)``. Each fact is an attribute. An
-        exception that makes its message from its facts has a constructor in full."""
+        """Make the constructor of an exception from its annotations and its bases':
+        ``(message, *, fact, other_fact=default)``. Each fact is an attribute. An
+        exception that builds its message from its facts defines its own constructor."""
 
 else:
     with_facts = dataclass(eq=False, repr=False, match_args=False, kw_only=True)
@@ -446,8 +446,8 @@ class PublicationTimeoutError(LogStoreError, TimeoutError):
         sequence: the number that the caller gave, or that of the request.
         timeout_ms: how long it has waited, in milliseconds.
         outcome: "not written": the request was taken back, and nothing will be
-            published. "unknown": it may be published, `Store.published` tells, and
-            handing the same in again publishes it once.
+            published. "unknown": it may be published, `Store.published` shows it, and
+            handing in the same request again publishes it once.
         holder: the process that has the store open for writing; None: unknown.
     """
 
@@ -603,7 +603,7 @@ class UnsupportedError(LogStoreError):
 
     Attributes:
         path: absolute path of the file, or None.
-        position: byte where it begins, or None.
+        position: its first byte in the file, or None.
         offset: first offset concerned, or None.
     """
 

@@ -128,7 +128,7 @@ class Entries(native.EntriesFields):
         return reversed(entries)
 
     def slot_of(self, target: int) -> int:
-        """Slot of the greatest entry <= a target; -1 if there is none."""
+        """Slot of the greatest entry <= a target; -1 if all entries are greater."""
         raise NotImplementedError
 
     def entry(self, slot: int) -> tuple[int, int]:
@@ -299,8 +299,8 @@ def parse_txn_index(data: bytes, path: str) -> list[TxnEntry]:
 
 
 def before_offset(data: bytes, end: int) -> bytes:
-    """A transaction index without the last entries, those of markers from `end` on. The
-    rest stays as it is, also if it is damaged."""
+    """A transaction index without its last entries, of markers from `end` on. The rest
+    does not change, even if it is damaged."""
     size = len(data)
     while size >= TXN_ENTRY_BYTES and size % TXN_ENTRY_BYTES == 0:
         if _TXN_ENTRY.unpack_from(data, size - TXN_ENTRY_BYTES)[3] < end:

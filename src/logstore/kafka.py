@@ -1,4 +1,4 @@
-"""What Apache Kafka has: a broker's groups, hand-overs, and its messages as values.
+"""Apache Kafka's side: a broker's groups, hand-overs, and its messages as values.
 
 import logstore
 

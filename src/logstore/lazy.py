@@ -30,15 +30,16 @@ def table_of(homes: Mapping[str, str]) -> dict[str, tuple[str, str]]:
 
 
 def find(shown: str, home: str, inner: str) -> Any:
-    """What a module of this package has by a name; with an empty one the module.
+    """Import a module of this package; return its attribute `inner`, or the module if
+    `inner` is empty.
 
     Args:
         shown: the public name, for the error.
 
     Raises:
-        ReentrantCallError: the call came into the import of the module, from a signal
+        ReentrantCallError: called during the import of the module, from a signal
             handler or a finalizer.
-        ImportError: something that the module needs is missing.
+        ImportError: a dependency of the module is missing.
     """
     try:
         try:

@@ -6,7 +6,7 @@
 
 Metrics that Kafka also has keep the names that jmx_exporter makes of Kafka's MBeans
 (``kafka.log:type=Log,name=Size`` is ``kafka_log_log_size``), so dashboards and alerts
-for brokers work on a store unchanged; those of consumer groups have the names and
+for brokers work on a store unchanged; metrics of consumer groups have the names and
 labels of kafka_exporter. Metrics that neither has are called ``logstore_...``.
 docs/metrics.md lists all of them.
 """
@@ -155,11 +155,11 @@ def of_directory(
 ) -> dict[str, Any]:
     """The metrics of a store that another process may have open for writing:
     `Store.metrics` of a read-only one, with ``holder_pid`` (of the writer; 0 if it is
-    unknown, None if there is none), ``is_held``, and ``unowned_since_ms``: since when
-    no process owns the store, in Unix milliseconds, though one may keep its lock for a
-    moment to carry out what is handed in; None: one does, or that is not known.
+    unknown, None without a writer), ``is_held``, and ``unowned_since_ms``: since when
+    no process owns the store, in Unix milliseconds (a process may still hold the lock
+    for a moment, to carry out handed-in requests); None: it is owned, or unknown.
 
-    Changes and locks nothing. Values that only the writer has (``flushes``) are None.
+    Changes and locks nothing. Values known only to the writer (``flushes``): None.
 
     Raises:
         StoreNotFoundError: the path does not exist, or is no store.
@@ -179,8 +179,8 @@ def of_directory(
 
 
 def _holder(files: Files, path: str) -> tuple[int | None, int | None]:
-    """(the writer of the store at a path, since when nobody owns it); raises if there
-    is no store."""
+    """(the writer of the store at a path, since when no process owns it); raises if
+    there is no store."""
     if not is_directory(files, path):
         raise StoreNotFoundError(f"{path} is a file, not a store", path=path)
     root = open_root(files, path)

@@ -75,8 +75,8 @@ class Segment(native.SegmentFields):
         is_lost: its file is missing, and should not be.
         row: its row in the state file if it is sealed and the row was written before;
             "" if the row must be made again.
-        is_contiguous: every batch begins where the one before ended, and the first one
-            where the segment does. logstore writes so, and this is checked. Kafka's
+        is_contiguous: the first batch begins at the base offset, every other one at the
+            end of the batch before. logstore writes so, and this is checked. Kafka's
             compaction leaves gaps. Also, the leader epoch of every batch is 0.
 
     Args:
@@ -197,7 +197,7 @@ class Segment(native.SegmentFields):
     def error_of(self, damage: Damage, file_pos: int, offset: int) -> Exception:
         """The error for damage found in a buffer that was read at `file_pos`.
 
-        `offset` is the first offset not delivered, used if the damage has none.
+        `offset` is the first offset not delivered, used if the damage has no offset.
         """
         position = file_pos + damage.pos
         first = offset if damage.offset < 0 else damage.offset
@@ -317,8 +317,8 @@ class Segment(native.SegmentFields):
         self, place: OffsetPosition | None, offset: int, reads_max: int | None = None
     ) -> tuple[OffsetPosition, native.BatchHeader] | None:
         """The first batch with a last offset >= `offset`, from a place on (None: that
-        of `locate`): its place and header. None if there is none, or not in the first
-        `reads_max` reads.
+        of `locate`): its place and header. None if no such batch is found, or not in
+        the first `reads_max` reads.
 
         Raises:
             CorruptRecordError, UnsupportedError: damage before it.
@@ -350,8 +350,8 @@ class Segment(native.SegmentFields):
         rest: Rest = (),
         stop: int = native.OFFSET_MAX,
     ) -> tuple[native.BatchHeader, native.Buffer, int] | None:
-        """The header of the batch at `pos`, checksum checked; the buffer that it is in,
-        and how many bytes that has. None if there is none.
+        """The header of the batch at `pos`, checksum checked; the buffer with the
+        batch, and the number of bytes in it. None if there is no batch.
 
         `buffer` is used if the batch fits. `rest`, `stop`: as in `read`.
         """
@@ -378,7 +378,8 @@ class Segment(native.SegmentFields):
         return entries
 
     def time_entries(self) -> TimeEntries:
-        """Of an index of another program, what one walk over the log confirms."""
+        """Entries of the time index. If another program wrote it, only the entries
+        that a walk over the log confirms."""
         if self.live_times is not None:
             return self.live_times
         entries: TimeEntries | None = self.file.cached_index(TIME_INDEX)
@@ -420,8 +421,8 @@ class Segment(native.SegmentFields):
         return entries.entry(slot)[1] if slot < entries.count else self.size
 
     def find(self, offset: int) -> Record | None:
-        """The record at an offset, found by one read of its own file; None if a reader
-        has to look for it, who finds out why.
+        """The record at an offset, found by one read of this file; None if that fails:
+        a reader then has to search, and finds the reason.
 
         The caller checks afterwards whether the segment was cut meanwhile.
         """
@@ -432,8 +433,8 @@ class Segment(native.SegmentFields):
         return self.offset_entries().find(file.fd, limits, offset)
 
     def find_since(self, start: int, timestamp: int) -> int | None:
-        """As `find`: the first offset from `start` on whose record has this timestamp
-        or a later one."""
+        """First offset from `start` on whose record has this timestamp or a later one;
+        None as in `find`."""
         file = self.place.open_file(self)
         if file is None:
             return None
@@ -525,7 +526,7 @@ class Segment(native.SegmentFields):
         return None
 
     def largest_timestamp(self) -> int:
-        """Largest timestamp of its records, -1 if there is none; looked up once.
+        """Largest timestamp of its records, -1 without timestamps; looked up once.
 
         The last entry of the time index counts if the log confirms it and no later
         batch has a larger one; else all headers are read.

@@ -10,7 +10,7 @@ is another one if a virtual environment is not activated.
 For an existing session, call ``logstore.spark.register(spark)``.
 
 ``logstore-jvm`` is the source of ``logstore`` with a reader in Java, which is several
-times as fast. Its jar is `jar_path`; if logstore was installed where no JDK was,
+times as fast. Its jar is `jar_path`; if logstore was installed without a JDK,
 ``python -m logstore.spark`` builds it.
 """
 
@@ -58,8 +58,8 @@ def register(spark: Any) -> None:
     """Register the formats ``logstore`` and ``logstore-jvm`` in a session.
 
     Needed if Spark does not find them by itself; and for the reader in Java, whose jar
-    it adds to the session, beside those that the session has. Without that jar,
-    ``logstore-jvm`` is a format whose `load()` says why. In local mode, unless
+    it adds to the jars of the session. Without that jar, the `load()` of
+    ``logstore-jvm`` raises an error with the reason. In local mode, unless
     ``PYSPARK_PYTHON`` is set, the workers then run this Python. After the call,
     `load()` and `start()` raise `ConfigError` for wrong options of the formats.
 
@@ -73,8 +73,8 @@ def register(spark: Any) -> None:
 
 
 def _prepare(spark: Any) -> bool:
-    """Tell a running Spark its Python, and give it the reader in Java. Returns whether
-    that reader is there; True with Spark Connect, where the user gives the jar."""
+    """Set the Python of a running Spark, and add the reader in Java. Returns whether
+    the reader is available; True with Spark Connect, where the user gives the jar."""
     context = getattr(spark, "_sc", None)
     if context is None:
         return True

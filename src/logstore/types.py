@@ -1,6 +1,6 @@
-"""What functions and methods of logstore return, pass to callbacks, or take rarely.
+"""Types that functions and methods of logstore return, pass to callbacks, or take.
 
-They are for annotations and `isinstance`; a program makes few of them itself.
+They are for annotations and `isinstance`; a program rarely creates them itself.
 """
 
 from __future__ import annotations

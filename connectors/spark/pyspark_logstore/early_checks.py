@@ -2,11 +2,11 @@
 
 Spark asks a Python source for its schema at `load()`, unless the user gives one, and
 does not say whether a stream is read; it calls no method of a stream's sink before the
-query runs (4.0 to 4.3). Nor can a source choose another one: the option ``reader`` is
-looked at here, too. So a wrong option of a stream would only be visible as a failed
+query runs (4.0 to 4.3). So a wrong option of a stream would only be visible as a failed
 query. PySpark's own readers and writers know the options when they are called; this
-module makes them check those of the formats ``logstore`` and ``logstore-jvm``, and of
-no other: the options themselves, and what they name in the store.
+module makes them check the options of the formats ``logstore`` and ``logstore-jvm``,
+and the topics and partitions that these name. Other formats are not changed. The option
+``reader`` is applied here, too: a source cannot choose another source.
 """
 
 from __future__ import annotations
@@ -29,18 +29,17 @@ logger = logging.getLogger("logstore.spark")
 
 FORMAT: Final = "logstore"
 
-# Checks what was given to a reader or writer with the format; returns the format that
-# is used instead, "" for the same one.
+# Checks the arguments of a reader or writer with the format; returns the format to use.
 Check = Callable[["Given", Any], str]
-_GIVEN: Final = "_logstore_given"  # what was given to a reader or writer so far
+_GIVEN: Final = "_logstore_given"  # the arguments of a reader or writer so far
 _IS_WRAPPED: Final = "_logstore_checks"
 
 
 class Given:
-    """What was given to a reader or writer.
+    """Arguments of a reader or writer.
 
     Attributes:
-        options: as Spark has them: names in lower case, without None values.
+        options: as in Spark: names in lower case, without None values.
         format: the name of the source or sink, in lower case.
         schema: of a reader; None if none was given.
     """
@@ -51,7 +50,7 @@ class Given:
         self.schema: Any = None
 
     def copy(self) -> Given:
-        """With options of its own."""
+        """Copy, including the options."""
         other = Given()
         other.options.update(self.options)
         other.format, other.schema = self.format, self.schema
@@ -72,7 +71,7 @@ class Given:
 
 def check_early() -> None:
     """Make `spark.read`, `spark.readStream` and `df.writeStream` check the options of
-    ``logstore``; a second call does nothing. Those of Spark Connect are not changed."""
+    ``logstore``; a second call does nothing. Spark Connect's classes are unchanged."""
     from pyspark.sql.readwriter import DataFrameReader
     from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 
@@ -82,11 +81,11 @@ def check_early() -> None:
 
 
 def _check_source(given: Given, reader: Any, *, streaming: bool) -> str:
-    """Check what is to be read; which reader reads it.
+    """Check the options of a reader; return the format that reads.
 
     Raises:
         ConfigError, StoreNotFoundError, StorageError: as `parse`, `check_source` and
-            the readers; or the session does not have the reader that is asked for.
+            the readers; or the session does not have the requested reader.
     """
     options = parse(given.options, streaming=streaming)
     if given.format == FORMAT_OF_JAVA:
@@ -116,7 +115,7 @@ def _check_readable(
         schema = _parsed(schema)
     check_schema(schema)
     if streaming and not is_java:
-        StreamReader(schema, options)  # what this version of Spark does not have
+        StreamReader(schema, options)  # refuses what this version of Spark lacks
     check_source(options, streaming=streaming, directory=_directory_of(session))
 
 
@@ -127,7 +126,7 @@ def _parsed(schema: str) -> Any:
 
 
 def _directory_of(session: Any) -> str:
-    """Where relative paths begin for Spark: `os.chdir` does not change that."""
+    """Base directory of relative paths in Spark: `os.chdir` does not change it."""
     return str(session._jvm.java.lang.System.getProperty("user.dir"))
 
 
@@ -146,7 +145,7 @@ def _check_sink(given: Given, writer: Any) -> str:
 
 def has_reader(given: Mapping[str, str], reader: Any) -> bool:
     """Whether the option ``reader`` chooses the reader in Java, and the session has it.
-    With ``auto``, one warning says why it has not.
+    With ``auto``, one warning says why the session does not have it.
 
     Raises:
         ConfigError: the option is ``jvm``, and the session does not have it.
@@ -170,7 +169,7 @@ _is_warned = False
 
 
 def _add(kind: type, last: str, check: Check) -> None:
-    """Make the methods of a class record what they are given, and `last` check it."""
+    """Make the methods of a class record their arguments, and `last` check them."""
     if hasattr(kind, _IS_WRAPPED):
         return
     setattr(kind, _IS_WRAPPED, True)

@@ -27,7 +27,7 @@ class Lag:
     """The lag of one source of a query when a batch ended, in offsets.
 
     Attributes:
-        query_id, query_name: of the query; the name is "" if it has none.
+        query_id, query_name: of the query; the name is "" if it is unnamed.
         batch_id: the number of the batch.
         source: the number of the source in the query, from 0.
         by_partition: the lag by topic and partition ("orders-0").
@@ -152,9 +152,9 @@ class LagListener(StreamingQueryListener):
                 self._on_lag(lag)
 
     def onQueryIdle(self, event: Any) -> None:
-        """Nothing new: the newest lags stay as they are."""
+        """No new batch: the newest lags do not change."""
 
     def onQueryTerminated(self, event: Any) -> None:
-        """A query that has ended is forgotten."""
+        """Remove the lags of a query that has ended."""
         with self._lock:
             self._newest.pop(str(event.id), None)

@@ -83,7 +83,7 @@ def given_as_text(given: Mapping[str, Any]) -> dict[str, str]:
 
 
 def integer(text: str) -> int | None:
-    """A decimal number; None: the text is none, or has too many digits."""
+    """A decimal number; None: the text is not a number, or has too many digits."""
     match = re.fullmatch(r"([+-]?)0*([0-9]+)", text)
     if match is None or len(match[2]) > _DIGITS_MAX:
         return None
@@ -217,10 +217,10 @@ class Values:
 def _milliseconds(name: str, given: str, subject: str, time: object) -> int:
     """Unix milliseconds of a time: of an integer, or of an ISO 8601 text.
 
-    A text without a zone is refused, unlike elsewhere in logstore, where it is local
-    time: the driver, the process beside it and the session (its setting
-    ``spark.sql.session.timeZone``) can have one zone each, and a query that is
-    restarted elsewhere must begin at the same record.
+    A text without a zone is refused. Elsewhere in logstore it is local time, but here
+    the driver, its Python process and the session (``spark.sql.session.timeZone``) can
+    have different zones, and a query that is restarted on another machine must begin
+    at the same record.
 
     Args:
         given: the whole value of the option.

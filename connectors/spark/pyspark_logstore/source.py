@@ -28,12 +28,12 @@ class DefaultSource(DataSource):
         """The columns of Spark's Kafka source. Not called if the user gives a schema,
         which must be a selection of them.
 
-        At `load()` Spark calls only this method, so it checks the options as well, and
-        what they name in the store.
+        At `load()` Spark calls only this method, so it also checks the options, and
+        that the store has the topics and partitions that they name.
 
         Raises:
-            ConfigError: an option is invalid, in a batch query and in a stream; or
-                names what the store does not have.
+            ConfigError: an option is invalid both in a batch query and in a stream, or
+                names something that the store does not have.
             StoreNotFoundError: there is no store.
         """
         from pyspark_logstore.read.checks import check_source
@@ -47,10 +47,10 @@ class DefaultSource(DataSource):
         return source_schema(include_headers=asked)
 
     def reader(self, schema: Any) -> Any:
-        """For ``spark.read``.
+        """Called by ``spark.read``.
 
         Raises:
-            ConfigError: an option, or the schema, that cannot be.
+            ConfigError: an option or the schema is invalid.
         """
         from pyspark_logstore.read.batch import BatchReader
         from pyspark_logstore.read.options import parse
@@ -58,10 +58,10 @@ class DefaultSource(DataSource):
         return BatchReader(schema, parse(self.options, streaming=False))
 
     def streamReader(self, schema: Any) -> Any:
-        """For ``spark.readStream``.
+        """Called by ``spark.readStream``.
 
         Raises:
-            ConfigError: an option, or the schema, that cannot be.
+            ConfigError: an option or the schema is invalid.
         """
         from pyspark_logstore.read.options import parse
         from pyspark_logstore.read.stream import StreamReader
@@ -69,11 +69,12 @@ class DefaultSource(DataSource):
         return StreamReader(schema, parse(self.options, streaming=True))
 
     def writer(self, schema: Any, overwrite: bool) -> Any:
-        """For ``df.write``.
+        """Called by ``df.write``.
 
         Raises:
-            ConfigError: an option, a column or a mode that cannot be.
-            TopicNotFoundError, StoreNotFoundError: not there, and not to be made.
+            ConfigError: an option, a column or the mode is invalid.
+            TopicNotFoundError, StoreNotFoundError: it does not exist, and the options
+                do not let it be created.
         """
         from pyspark_logstore.write.options import parse_sink
         from pyspark_logstore.write.writer import BatchWriter
@@ -82,11 +83,12 @@ class DefaultSource(DataSource):
         return BatchWriter(schema, options, overwrite)
 
     def streamWriter(self, schema: Any, overwrite: bool) -> Any:
-        """For ``df.writeStream``.
+        """Called by ``df.writeStream``.
 
         Raises:
-            ConfigError: an option, a column or a mode that cannot be.
-            TopicNotFoundError, StoreNotFoundError: not there, and not to be made.
+            ConfigError: an option, a column or the mode is invalid.
+            TopicNotFoundError, StoreNotFoundError: it does not exist, and the options
+                do not let it be created.
         """
         from pyspark_logstore.write.options import parse_sink
         from pyspark_logstore.write.writer import StreamWriter

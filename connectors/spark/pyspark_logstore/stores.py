@@ -110,7 +110,7 @@ OPEN_FLAGS: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def identity_of(path: str, *, names: bool = False) -> Identity | None:
-    """The identity of a directory; None if there is none.
+    """The identity of a directory; None if it does not exist.
 
     Args:
         names: whether to read the names of a store. Takes some 50 us.
@@ -202,7 +202,7 @@ class OpenStore:
         return partitions
 
     def check_selected(self, selection: Selection) -> list[TopicPartition]:
-        """As `select`.
+        """Do the same as `select`, and check the names.
 
         Raises:
             ConfigError: a topic or partition given by name does not exist.
@@ -341,7 +341,7 @@ class StoreCache:
         """The store at an absolute path.
 
         Raises:
-            StoreNotFoundError, StorageError: there is none, or it cannot be read.
+            StoreNotFoundError, StorageError: it does not exist, or cannot be read.
         """
         try:
             identity = identity_of(path, names=True) or NO_IDENTITY
@@ -390,7 +390,7 @@ def store_at(path: str, partitions: Iterable[TopicPartition] = ()) -> OpenStore:
 
 
 def reopen_store(path: str) -> OpenStore:
-    """As `store_at`, but opened now; the store open in this process is closed."""
+    """Close the store if it is open in this process, and open it again."""
     _CACHE.drop(path)
     return _CACHE.get(path)
 

@@ -1,4 +1,4 @@
-"""The directories of a broker: which partitions are there, how long, with which ids."""
+"""The directories of a broker: their partitions, end offsets and topic ids."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _METADATA_BYTES_MAX: Final = 4096
 
 
 class BrokerDirectories:
-    """The directories of one broker, opened read-only. They may be a part of them.
+    """All directories of one broker, or some of them, opened read-only.
 
     Attributes:
-        problems: what could not be read, a sentence each.
+        problems: a sentence about each part that could not be read.
 
     Args:
         stores: one for each directory.
@@ -44,7 +44,7 @@ class BrokerDirectories:
         self.problems: list[str] = []
         self._ends: dict[TopicPartition, int | None] = {}
         self._names: dict[str, str] = {}
-        # By the checkpoints, which name every partition that the broker had.
+        # From the checkpoints, which name every partition that the broker had.
         self._high_watermarks: dict[TopicPartition, int] = {}
         self._partitions: set[TopicPartition] = set()
         for store in stores:
@@ -94,13 +94,13 @@ class BrokerDirectories:
         return sorted(key.partition for key in self._partitions if key.topic == topic)
 
     def high_watermark(self, topic: str, partition: int) -> int:
-        """Up to where the broker had acknowledged records, when it last noted it; 0:
-        unknown."""
+        """The end of the acknowledged records when the broker last wrote its
+        checkpoint; 0: unknown."""
         return self._high_watermarks.get(TopicPartition(topic, partition), 0)
 
     def topic_name(self, topic_id: str) -> str:
-        """Of an id of 32 hexadecimal digits; without a name here, the id in parentheses
-        as Kafka writes it."""
+        """The name of the topic with an id (32 hexadecimal digits); if unknown, the id
+        in parentheses as Kafka writes it."""
         name = self._names.get(topic_id)
         if name is not None:
             return name
@@ -108,8 +108,8 @@ class BrokerDirectories:
         return f"({text})"
 
     def longest(self, key: TopicPartition) -> Partition | None:
-        """A partition; the longest one if several directories have it; None: none has
-        it, or only such as cannot be opened (`problems` says so)."""
+        """A partition; if several directories have it, the longest one. None: no
+        directory has it, or none can be opened (`problems` has the errors)."""
         found: tuple[int, Partition] | None = None
         for store in self._stores:
             try:
@@ -128,7 +128,7 @@ class BrokerDirectories:
         return None if found is None else found[1]
 
     def end_offset(self, key: TopicPartition) -> int | None:
-        """The end of a partition's log; None: it is not here, or cannot be opened."""
+        """End offset of a partition; None: it is not here, or cannot be opened."""
         if key not in self._ends:
             partition = self.longest(key)
             self._ends[key] = None if partition is None else partition.end_offset

@@ -31,8 +31,8 @@ __all__ = [
 
 # A version that no message has.
 NEVER: Final = 1 << 15
-# The types of numbers. Those of 31 and 63 bits are signed in the bytes, and negative
-# only in damaged ones.
+# The types of numbers. uint31 and uint63 are stored as signed numbers; a negative one
+# is damage.
 NUMBERS: Final = {
     name: struct.Struct(f">{code}")
     for name, code in {
@@ -88,11 +88,11 @@ class Field:
     Attributes:
         type: a name of `NUMBERS`, ``uuid``, ``string``, ``bytes``, ``array``, or a
             struct.
-        item: what an array has any number of; None: it is no array.
+        item: the items of an array; None: the field is not an array.
         is_nullable: it may be null.
         since, until: the versions that have it; `until` inclusive.
-        tag: of a tagged field; -1: it is none.
-        default: of a tagged field, which Kafka leaves out with this value.
+        tag: of a tagged field; -1: the field is not tagged.
+        default: of a tagged field, which Kafka omits if it has this value.
         release: the first release that knows it; "": all do.
     """
 
@@ -362,7 +362,7 @@ class Reader:
         return value
 
     def _length(self, field: Field, fixed: struct.Struct) -> int:
-        """Of a text, bytes or an array; -1 for null.
+        """Read the length of a text, bytes or an array; -1 for null.
 
         Raises:
             MessageError: it is null, and must not be.

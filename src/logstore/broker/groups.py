@@ -1,7 +1,7 @@
 """The groups of a Kafka broker, from its directories on disk.
 
-A broker keeps them in the topic `__consumer_offsets`. It may run meanwhile, be dead,
-or be a copy, of a part of its directories, too: nothing is written, no lock is taken.
+A broker keeps them in the topic `__consumer_offsets`. It may be running or stopped; the
+directories may be a copy, or only some of them. Nothing is written, no lock is taken.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from logstore.store.opening import open_store
 __all__ = ["KafkaGroup", "KafkaGroups", "KafkaMember", "kafka_groups"]
 
 _CONSUMER: Final = "consumer"
-# More partitions of a topic than any cluster has: a number beyond is a damaged one.
+# No topic of any cluster has as many partitions: a higher number is damage.
 _PARTITIONS_MAX: Final = 100_000
-# Of `MemberAssignment`.
+# A value of `MemberAssignment.state`.
 _STABLE: Final = 0
 
 
@@ -45,10 +45,10 @@ class KafkaMember:
     Attributes:
         member_id: given by the broker.
         instance_id: of a static member; else None.
-        client_id, host: as the client says, and where it was.
-        topics: what it asked for; () if that is not known (another protocol type).
-        partitions: what it was assigned. A topic of which only the id is known is that
-            id in parentheses.
+        client_id, host: id stated by the client, and the address of the client.
+        topics: subscribed topics; () if unknown (another protocol type).
+        partitions: assigned partitions. A topic with an unknown name is its id in
+            parentheses.
     """
 
     member_id: str
@@ -61,21 +61,21 @@ class KafkaMember:
 
 @dataclass(frozen=True, slots=True)
 class KafkaGroup(GroupRows):
-    """A group as a broker that starts on the directory would find it.
+    """A group as a broker would load it when it starts on the directory.
 
     Attributes:
         group: its id.
-        protocol: ``"classic"``, or ``"consumer"`` (that of Kafka 4).
+        protocol: ``"classic"``, or ``"consumer"`` (the protocol of Kafka 4).
         protocol_type: ``"consumer"`` for consumers; "" for a group that only commits.
         state: Stable or Empty; with the protocol "consumer" also Assigning and
             Reconciling.
-        generation: that of the members (the group's epoch with the protocol
-            "consumer"); -1 if the group only commits.
+        generation: of the members (the group's epoch with the protocol "consumer"); -1
+            if the group only commits.
         assignor: None without members, or if the broker has not recorded it.
-        state_ms: when it came into its state, in Unix ms; -1: unknown.
+        state_ms: when it entered its state, in Unix ms; -1: unknown.
         members: by member id.
         partitions: committed offsets and assigned partitions, by topic and number.
-        offsets_partition: the partition of `__consumer_offsets` that has the group.
+        offsets_partition: the partition of `__consumer_offsets` that stores the group.
     """
 
     group: str
@@ -91,16 +91,18 @@ class KafkaGroup(GroupRows):
 
 
 class KafkaGroups(list[KafkaGroup]):
-    """The groups that were found, by id: a list that also says what is not here.
+    """The groups that were found, by id; also lists missing partitions and problems.
 
     Attributes:
-        partition_count: partitions of `__consumer_offsets`, as far as directories and
-            checkpoints name them; 0: nothing of it is here.
-        missing: numbers of those that are not here: their groups are not in the list.
-            If there were more than 100,000 partitions, only the numbers that are named.
-        other_records: how many records of other types there were (share and streams
-            groups, and what this version does not know), by type.
-        problems: what could not be read, a sentence each; groups may lack it.
+        partition_count: number of partitions of `__consumer_offsets`, according to the
+            names in directories and checkpoints; 0: no partition of it is named.
+        missing: numbers of the partitions that are not here: their groups are not in
+            the list. If `partition_count` is above 100,000, only numbers that are
+            named.
+        other_records: number of records of other types (share and streams groups, and
+            types that this version does not know), by type.
+        problems: a sentence about each part that could not be read; groups may be
+            incomplete.
     """
 
     def __init__(self, groups: Iterable[KafkaGroup] = ()) -> None:
@@ -114,7 +116,7 @@ class KafkaGroups(list[KafkaGroup]):
         """The partition of `__consumer_offsets` that a group belongs to.
 
         Raises:
-            ConfigError: nothing of `__consumer_offsets` is here.
+            ConfigError: no partition of `__consumer_offsets` is here.
         """
         return partition_of_group(group, self.partition_count)
 
@@ -128,21 +130,21 @@ class KafkaGroups(list[KafkaGroup]):
 def kafka_groups(
     *log_dirs: str | os.PathLike[str], store_config: StoreConfig | None = None
 ) -> KafkaGroups:
-    """The groups of consumers that a Kafka broker has, read from its files.
+    """The consumer groups of a Kafka broker, read from its files.
 
-    The broker may run, be dead, or be a copy of its directories. Nothing is written
-    and no lock is taken; the directories may be read-only. What is damaged or missing
-    is left out and named in the result.
+    The broker may be running or stopped; the directories may be a copy. Nothing is
+    written and no lock is taken; the directories may be read-only. Damaged and missing
+    parts are skipped and named in the result.
 
     Args:
-        log_dirs: all `log.dirs` of the broker, or those that are here. Of a partition
-            that several of them have, the longest log counts.
-        store_config: how this process uses them (``max_batch_decompressed_bytes``).
+        log_dirs: all `log.dirs` of the broker, or some of them. If several contain the
+            same partition, the longest log counts.
+        store_config: settings of this process (``max_batch_decompressed_bytes``).
 
     Raises:
         ConfigError: no directory is given.
-        StoreNotFoundError: a directory does not exist, or contains nothing of a log.
-        StorageError: the system refuses to list one.
+        StoreNotFoundError: a directory does not exist, or contains no part of a log.
+        StorageError: the system refuses to list a directory.
     """
     if not log_dirs:
         raise ConfigError(
@@ -214,7 +216,7 @@ def _group(
             for member in metadata.members
         )
         protocol, protocol_type = "classic", metadata.protocol_type
-        # As a broker takes it when it starts: it writes a group only when all members
+        # As a broker loads it at its start: it writes a group only when all members
         # have their assignment, or when the last one has left.
         state = "Stable" if members else "Empty"
         generation, state_ms = metadata.generation, metadata.state_ms
@@ -275,8 +277,8 @@ def _classic_member(member: GroupMember, protocol_type: str) -> KafkaMember:
     topics: tuple[str, ...] = ()
     partitions: tuple[TopicPartition, ...] = ()
     if protocol_type == _CONSUMER:
-        # Clients in other languages may put what they like there; a broker does not
-        # look at it.
+        # Clients in other languages may store any bytes there; a broker does not parse
+        # them.
         with contextlib.suppress(MessageError):
             topics = parse_subscription(member.subscription).topics
         with contextlib.suppress(MessageError):
@@ -316,7 +318,7 @@ def _newer_members(
 
 
 def _newer_state(found: FoundGroup) -> str:
-    """As the broker derives it (Kafka's ConsumerGroup)."""
+    """State of a group, derived like in a broker (Kafka's ConsumerGroup)."""
     if not found.members:
         return "Empty"
     if found.epoch is not None and found.epoch > found.target_epoch:

@@ -150,7 +150,7 @@ class GroupMember:
     Attributes:
         member_id: given by the group, new at each joining.
         instance_id: of a static member; else None.
-        client_id, client_host: as the client says, and where it is.
+        client_id, client_host: id stated by the client, and the client's address.
         rebalance_timeout_ms, session_timeout_ms: -1: unknown.
         subscription, assignment: bytes of the group's protocol type: see
             `parse_subscription`, `parse_assignment` for "consumer".
@@ -190,10 +190,10 @@ class GroupMetadata:
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What a consumer asks for (ConsumerProtocolSubscription).
+    """Subscription of a consumer (ConsumerProtocolSubscription).
 
     Attributes:
-        owned: the partitions that it has (from version 1 on).
+        owned: the partitions that it holds (from version 1 on).
         generation: in which it got them; -1: unknown (from version 2 on).
         rack: None: unknown (from version 3 on).
     """
@@ -207,7 +207,7 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What a consumer gets (ConsumerProtocolAssignment)."""
+    """Assignment of a consumer (ConsumerProtocolAssignment)."""
 
     partitions: tuple[TopicPartition, ...]
     user_data: bytes | None = None
@@ -217,10 +217,11 @@ class Assignment:
 
 
 def parse_key(key: bytes) -> OffsetKey | GroupKey | MemberKey | OtherKey:
-    """What a record is about.
+    """Parse the key of a record.
 
     Raises:
-        MessageError: it is shorter or longer than it states, or no text.
+        MessageError: the key is shorter or longer than it states, or text in it is not
+            UTF-8.
     """
     reader = Reader(key, "key")
     kind = reader.number("type", NUMBERS["int16"])
@@ -327,14 +328,14 @@ def format_offset_value(commit: OffsetCommit, version: int | None = None) -> byt
 
 
 def offset_value_places(commit: OffsetCommit) -> tuple[int, int, int | None]:
-    """Where the value of a commit without an expiry has its offset (8 bytes), its time
-    (8) and its proof (4; None: it has none)."""
+    """Positions of the offset (8 bytes), the time (8) and the proof (4; None: there is
+    no proof) in the value of a commit without an expiry."""
     is_flexible = commit.topic_id is not None or commit.proof is not None
     text, _ = _commit_text(is_flexible, commit.metadata, commit.topic_id)
     time_pos = _COMMIT_HEAD.size + _COMMIT_EPOCH.size + len(text)
     if commit.proof is None:
         return _OFFSET_POS, time_pos, None
-    # The tags are in the order of their numbers, and that of the proof is the last one.
+    # Tags are in the order of their numbers; the proof's tag is the last one.
     tags = _tags(commit.topic_id, commit.proof)
     end = time_pos + _COMMIT_TIME.size + len(tags)
     return _OFFSET_POS, time_pos, end - _PROOF_BYTES
@@ -354,8 +355,8 @@ def _tags(topic_id: str | None, proof: int) -> bytes:
 def _commit_text(
     is_flexible: bool, metadata: str, topic_id: str | None
 ) -> tuple[bytes, bytes]:
-    """The fields of a commit that are mostly those of the one before: the committer's
-    text, and the tags."""
+    """The fields of a commit that rarely differ from the previous commit: the
+    committer's text, and the tags."""
     text, tags = Writer(is_flexible), Writer(is_flexible)
     text.string("metadata", metadata)
     tags.tags({} if topic_id is None else {0: _uuid_bytes(topic_id)})
@@ -481,7 +482,7 @@ def _topic_partitions(topics: list[dict[str, Any]]) -> tuple[TopicPartition, ...
 def parse_subscription(data: bytes) -> Subscription:
     """The subscription of a member, if the group's protocol type is "consumer".
 
-    What a version after the known ones adds at the end is left out.
+    Fields that a version after the known ones adds at the end are ignored.
 
     Raises:
         MessageError: the bytes do not follow the format.

@@ -45,13 +45,13 @@ class _Newest(NamedTuple):
 
 @dataclass(slots=True)
 class FoundGroup:
-    """What the records of a partition say about a group.
+    """State of a group according to the records of a partition.
 
     Attributes:
-        offsets: what was committed.
+        offsets: the committed offsets.
         metadata: of the classic protocol; None: no record of it.
         epoch: of the newer protocol; None: no record of it.
-        target_epoch: of the assignment that is to be reached.
+        target_epoch: of the target assignment.
         members, assignments: of the newer protocol, by member id.
     """
 
@@ -68,10 +68,10 @@ class OffsetsLog:
     """The content of a partition of `__consumer_offsets`, read at once.
 
     Attributes:
-        end_offset: where its log ends.
-        magic: the format of its last batch; -1: it has none.
-        other_records: how many records of types that are not read, by type.
-        problems: what could not be read, a sentence each.
+        end_offset: end offset of the log.
+        magic: the format of its last batch; -1: there are no batches.
+        other_records: number of records of types that are not read, by type.
+        problems: a sentence about each part that could not be read.
 
     Args:
         partition: opened read-only.
@@ -88,8 +88,7 @@ class OffsetsLog:
         self.problems: list[str] = []
         self._read(partition)
         self._groups: dict[str, FoundGroup] = {}
-        # In the order of the log: of two keys that mean the same (types 0 and 1), the
-        # later one counts.
+        # In log order: if two keys mean the same (types 0 and 1), the later one counts.
         newest = sorted(self._newest.items(), key=lambda item: item[1].offset)
         for key, record in newest:
             try:
@@ -103,7 +102,7 @@ class OffsetsLog:
             self.problems.append(f"{self._name}: {more} more problems of this kind")
 
     def groups(self) -> list[FoundGroup]:
-        """Those with anything: a group whose records were all removed is none."""
+        """Groups that still have records: not those whose records were all removed."""
         return [
             group
             for group in self._groups.values()
@@ -118,7 +117,7 @@ class OffsetsLog:
     # -------------------------------------------------------------- reading
 
     def _read(self, partition: Partition) -> None:
-        """The newest record of each key, over damage."""
+        """Read the newest record of each key; skip damaged batches."""
         try:
             for batch in partition.read_batches(on_corruption=self._is_left_out):
                 try:
@@ -158,7 +157,7 @@ class OffsetsLog:
         if marker.type != COMMIT:
             return
         for key, record in ended.items():
-            # A commit or a removal after it without a transaction stays.
+            # A later commit or removal outside the transaction stays.
             known = self._newest.get(key)
             if known is None or record.offset > known.offset:
                 self._newest[key] = record

@@ -1,5 +1,5 @@
-"""How far a group has come in one partition: the rows of all listings of groups, and of
-what changes them.
+"""How far a group has read each partition: the rows of group listings, and of changes
+of committed offsets.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ __all__ = ["GroupPartition", "GroupRows", "OffsetChange"]
 
 @dataclass(frozen=True, slots=True)
 class GroupPartition:
-    """A partition of which a group has committed an offset, or that a member has.
+    """A partition with an offset committed by a group, or assigned to a member.
 
     Attributes:
-        topic, partition: which one. A topic of which only the id is known is that id
-            in parentheses.
-        offset: the committed one, the next to be read; None: none is committed.
+        topic, partition: topic name and partition number. If only the topic's id is
+            known, that id in parentheses.
+        offset: the committed offset, the next to read; None: no commit.
         metadata: the text that was committed with it; "" without one.
         end: end of the log here; None: the partition is not here, or cannot be read.
-        member: the id of the member that has it; None: no member.
+        member: the id of the member that it is assigned to; None: no member.
         leader_epoch: of the record before the offset; -1: unknown.
         commit_ms: when it was committed, in Unix ms; -1: unknown.
         expire_ms: when it may be forgotten, in Unix ms; None: not stated.
@@ -43,15 +43,15 @@ class GroupPartition:
     @property
     def lag(self) -> int | None:
         """Offsets from the committed one to the end, as Kafka's tool counts them:
-        markers of transactions and gaps of compaction are among them. Negative if the
-        log ends before the offset; None if one of both is unknown."""
+        transaction markers and compaction gaps are included. Negative if the log ends
+        before the committed offset; None if either is unknown."""
         if self.offset is None or self.end is None:
             return None
         return self.end - self.offset
 
 
 class GroupRows:
-    """What the rows of a group say together."""
+    """Totals over the rows of a group."""
 
     __slots__ = ()
 
@@ -59,7 +59,7 @@ class GroupRows:
 
     @property
     def lag(self) -> int | None:
-        """The sum over the partitions with a known one; None: none has."""
+        """The sum over the partitions with a known lag; None: no lag is known."""
         known = [row.lag for row in self.partitions if row.lag is not None]
         return sum(known) if known else None
 
@@ -74,7 +74,7 @@ class GroupRows:
 
     @property
     def assignment(self) -> dict[TopicPartition, str]:
-        """The ids of the members that have partitions, by partition."""
+        """The ids of the members that hold partitions, by partition."""
         return {
             TopicPartition(row.topic, row.partition): row.member
             for row in self.partitions
@@ -84,13 +84,13 @@ class GroupRows:
 
 @dataclass(frozen=True, slots=True)
 class OffsetChange:
-    """A committed offset that is set.
+    """A change of a committed offset.
 
     Attributes:
-        topic, partition: which one.
-        before: the offset that was committed; None: none was.
-        after: the offset from now on.
-        metadata: the text that is committed with it.
+        topic, partition: topic name and partition number.
+        before: the offset committed before; None: no commit.
+        after: the new committed offset.
+        metadata: the text committed with it.
     """
 
     topic: str

@@ -1,10 +1,10 @@
-"""What a KRaft cluster knows, from the files in a broker's directory: its topics, and
-the levels of its features.
+"""The topics and feature levels of a KRaft cluster, from the files in a broker's
+directory.
 
 A record of the metadata log is: version of the frame, kind, version of the kind
 (unsigned varints), then the fields. Three kinds matter here: a topic with its id, its
-removal, and the level of a feature. A snapshot (`.checkpoint`) has the records that are
-in force at its offset; `bootstrap.checkpoint` those that kafka-storage has made for an
+removal, and the level of a feature. A snapshot (`.checkpoint`) has the records in force
+at its offset; `bootstrap.checkpoint` has the records that kafka-storage writes for an
 empty log.
 """
 
@@ -46,15 +46,15 @@ _DAMAGE: Final = (CorruptionError, UnsupportedError, MessageError)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Cluster:
-    """What the files say of the cluster. The levels are those of features, by name.
+    """A cluster according to its files. Levels are feature name -> level.
 
     Attributes:
         topics: name -> id; None: there is no metadata log, or it cannot be read.
-        levels: the highest ones in the newest snapshot of the metadata log and behind
-            it: a broker reads all of these records, also those that later ones replace.
-        formatted: those of a snapshot at offset 0, as kafka-storage makes it from 4.4
-            on.
-        bootstrap: those of `bootstrap.checkpoint`.
+        levels: the highest levels in the newest snapshot of the metadata log and in the
+            log after it: a broker reads all of these records, also replaced ones.
+        formatted: the levels in a snapshot at offset 0, which kafka-storage writes from
+            4.4 on.
+        bootstrap: the levels in `bootstrap.checkpoint`.
     """
 
     topics: Mapping[str, str] | None = None
@@ -74,10 +74,10 @@ class _Records:
         self.levels: dict[str, int] = {}
 
     def apply(self, value: bytes) -> None:
-        """Take the next record.
+        """Apply the next record.
 
         Raises:
-            MessageError: it does not follow its format.
+            MessageError: the record does not follow its format.
         """
         reader = Reader(value, "metadata")
         reader.varint("frame version")
@@ -95,8 +95,8 @@ class _Records:
 
 
 def cluster_of(root: Directory) -> Cluster:
-    """What the directory of a broker says of its cluster; of damaged files what is
-    before the damage, but no topics.
+    """Read the cluster from the directory of a broker. From a damaged file, reads the
+    records before the damage; if the metadata log is damaged, `topics` is None.
 
     Raises:
         OSError: the system refuses.
@@ -123,7 +123,7 @@ def cluster_of(root: Directory) -> Cluster:
 
 
 def _metadata_log(directory: Directory) -> Cluster:
-    """What the newest snapshot, and the log from there on, say."""
+    """Read the newest snapshot, and the log from its offset on."""
     names = directory.names()
     snapshots = sorted(name for name in names if _SNAPSHOT.fullmatch(name))
     start = int(snapshots[-1][:20]) if snapshots else 0
@@ -153,7 +153,7 @@ def _metadata_log(directory: Directory) -> Cluster:
 def _values_of(
     directory: Directory, descriptors: Descriptors, name: str, base: int, start: int
 ) -> Iterator[bytes]:
-    """The values of the records of a file from an offset on."""
+    """The record values of a file, from an offset on."""
     size = directory.stat(name).size
     segment = Segment.of_file(directory, descriptors, name, base, size)
     for header, buffer, place in segment.headers():

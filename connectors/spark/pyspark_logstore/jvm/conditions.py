@@ -1,8 +1,8 @@
 """Filters of a query as ranges of offsets.
 
-A condition compares one column with values. Those on topics, partitions and offsets are
-answered exactly by the ranges that are read; one on times only says which records at
-the start of a partition need not be read.
+A condition compares one column with values. Conditions on topics, partitions and
+offsets are answered exactly by the ranges that are read; a condition on times only
+determines which records at the start of a partition need not be read.
 """
 
 from __future__ import annotations

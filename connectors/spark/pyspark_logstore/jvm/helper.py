@@ -53,15 +53,15 @@ class Helper:
         """The answer to one request.
 
         Raises:
-            LogStoreError: as the method of the reader that it stands for.
+            LogStoreError: as the method of the reader that the request calls.
         """
         return _ANSWERS[request["do"]](self, request)
 
     # ------------------------------------------------------------------ both
 
     def describe(self, request: Request) -> Any:
-        """The columns, after a check of the options, of what they name in the store,
-        and of the schema given."""
+        """The columns, after a check of the options, of the topics and partitions that
+        they name, and of the schema given."""
         options = request["options"]
         parsed, streaming = parse_any(options)
         check_source(parsed, streaming=streaming)
@@ -85,7 +85,7 @@ class Helper:
     def read(self, request: Request) -> Any:
         """Write the rest of a range as an Arrow stream."""
         schema = _columns(request)
-        # Java reads a stream first, also if there is an error in what follows.
+        # Java reads a stream before the reply, so a stream is written even on errors.
         with pa.ipc.new_stream(self._out, arrow_schema(schema)) as stream:
             options = _source_options(request)
             for batch in rest_of(
@@ -168,7 +168,7 @@ class Helper:
         return {}
 
     def lag(self, request: Request) -> Any:
-        """How far the offsets read are behind the ends."""
+        """The numbers of offsets between the read positions and the ends."""
         lags = _lags(json.loads(request["read"]), json.loads(request["end"]))
         return {
             "lag": {
@@ -203,7 +203,7 @@ _ANSWERS: Final[Mapping[str, Callable[[Helper, Request], Any]]] = {
 
 
 def _source_options(request: Request) -> SourceOptions:
-    """Those of a task, whose query may be a batch query or a stream."""
+    """Options of a task, whose query may be a batch query or a stream."""
     given = request["options"]
     try:
         return parse(given, streaming=False)
@@ -220,14 +220,14 @@ def _schema(text: str) -> Any:
 
 
 def _columns(request: Request) -> Any:
-    """The columns of a scan; of one without columns the rows are counted by one."""
+    """The columns of a scan; without any, `offset`, to count the rows."""
     schema = _schema(request["schema"])
     return schema if len(schema) else StructType([StructField("offset", LongType())])
 
 
 def main() -> None:
     """Answer requests until the input ends."""
-    # What anything prints is no answer.
+    # Replies go to the original stdout; anything that other code prints goes to stderr.
     out = os.fdopen(os.dup(1), "wb", buffering=1 << 20)
     os.dup2(2, 1)
     helper = Helper(out)

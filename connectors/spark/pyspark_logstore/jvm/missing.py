@@ -12,8 +12,8 @@ __all__ = ["MissingReader"]
 
 
 class MissingReader(DataSource):
-    """Has the name of the reader in Java, and is used only if the session does not have
-    that. Every call raises `ConfigError`."""
+    """Stands in for the reader in Java, under its name, in a session without it. Every
+    call raises `ConfigError`."""
 
     @classmethod
     def name(cls) -> str:
@@ -21,23 +21,23 @@ class MissingReader(DataSource):
         return FORMAT_OF_JAVA
 
     def schema(self) -> Any:
-        """For `load()` without a schema."""
+        """Called by `load()` without a schema."""
         _refuse(_why())
 
     def reader(self, schema: Any) -> Any:
-        """For ``spark.read``."""
+        """Called by ``spark.read``."""
         _refuse(_why())
 
     def streamReader(self, schema: Any) -> Any:
-        """For ``spark.readStream``."""
+        """Called by ``spark.readStream``."""
         _refuse(_why())
 
     def writer(self, schema: Any, overwrite: bool) -> Any:
-        """For ``df.write``."""
+        """Called by ``df.write``."""
         _refuse(ONLY_READS)
 
     def streamWriter(self, schema: Any, overwrite: bool) -> Any:
-        """For ``df.writeStream``."""
+        """Called by ``df.writeStream``."""
         _refuse(ONLY_READS)
 
 
@@ -52,7 +52,7 @@ def _why() -> str:
 
 
 def _refuse(why: str) -> NoReturn:
-    # Spark's process that only looks up names does not need it.
+    # Imported here: the Spark process that only looks up names does not need it.
     from pyspark_logstore.option_values import refuse
 
     refuse("format", FORMAT_OF_JAVA, why)

@@ -1,7 +1,7 @@
-"""Tasks in the form in which Java reads them, and what Java leaves to Python.
+"""Tasks in the form in which Java reads them, and the parts that Java leaves to Python.
 
-Java reads the planned bytes of the planned files. Whatever is not as planned it leaves
-to `rest_of`: the task, from an offset on, read as the Python source reads it.
+Java reads the planned bytes of the planned files. If a file is not as planned, it
+leaves the task, from an offset on, to `rest_of`, which reads it as the Python source.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ __all__ = ["counts_of", "plan_json", "rest_of", "stands", "task_from"]
 
 
 def plan_json(tasks: Sequence[Task], path: str, options: SourceOptions) -> Any:
-    """A plan: its tasks, and what is known of all of them.
+    """A plan: its tasks, and facts about all of them.
 
     ``counts`` is None unless every offset of every range certainly has a record that
-    is delivered. ``by_partition``: each task reads one partition, and none another
-    task reads.
+    is delivered. ``by_partition``: each task reads one partition, which no other task
+    reads.
     """
     opened = store_at(path)
     planned = [_task_json(task, opened, options) for task in tasks]
@@ -68,7 +68,7 @@ def _bytes_of(tasks: Sequence[Task], ranges: Sequence[Mapping[str, Any]]) -> int
             total += log_range.bytes
         elif each["pieces"] is None:
             return None
-        else:  # of few records sizes are not determined
+        else:  # the planner determines no sizes for few records
             total += sum(piece["size"] - piece["position"] for piece in each["pieces"])
     return total
 
@@ -110,9 +110,9 @@ def _range_json(
 def _transactions(
     found: ByteRanges | None, log_range: LogRange, is_committed: bool
 ) -> dict[str, Any]:
-    """What Java does with batches of transactions: ``none``: it reads them as others;
-    ``known``: it leaves out those that were aborted (producer, first and last offset);
-    ``unknown``: it leaves them, and what follows, to Python.
+    """How Java reads batches of transactions: ``none``: like other batches; ``known``:
+    it skips the aborted ones (producer, first and last offset); ``unknown``: it leaves
+    them, and the rest of the range, to Python.
 
     ``upto``: the log must be unchanged below it.
     """
@@ -144,7 +144,7 @@ def _pieces(found: ByteRanges) -> list[dict[str, Any]]:
 
 
 def _is_unchanged(partition: Partition, mark: Mark | None, upto: int) -> bool:
-    """Whether the log below an offset is still what it was at the time of the mark."""
+    """Whether the log below an offset is unchanged since the mark."""
     if mark is None:
         return True
     now = partition.mark()
@@ -186,10 +186,10 @@ def _identity(given: Any) -> Identity:
 
 
 def stands(task: Task, number: int, upto: int, path: str) -> bool:
-    """Whether the log of a range of a task, below an offset, is certainly what it was
-    when the task was planned.
+    """Whether the log of a range of a task, below an offset, is certainly unchanged
+    since the task was planned.
 
-    False for the log of a broker, whose files are all that shows its changes.
+    False for the log of a broker: only its files show changes.
     """
     name = task.ranges[number].partition
     mark = task.marks.get(name)

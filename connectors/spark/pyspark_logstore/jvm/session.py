@@ -3,9 +3,9 @@
 ``spark.jars`` is read when the Java machine and its `SparkContext` start. Under
 spark-submit, in a shell and in most notebooks they run before the first line of the
 user's program, and a value set by the program would replace the jars that the user has
-given by ``--jars``, ``--packages`` or spark-defaults.conf. So the jar is added to what
-runs, as spark-submit itself adds jars: to the class loader of the driver, in which
-Spark looks for formats by name, and to the files that executors fetch.
+given by ``--jars``, ``--packages`` or spark-defaults.conf. So the jar is added to the
+running session, as spark-submit itself adds jars: to the class loader of the driver,
+in which Spark looks for formats by name, and to the files that executors fetch.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pyspark_logstore.jvm import JAR, NOT_BUILT, jar_path
 __all__ = ["add_reader"]
 
 _CLASS: Final = "logstore.spark.LogSource"
-# Spark's class loaders that take further jars; the name ends so.
+# Suffix of the names of Spark's class loaders that accept further jars.
 _TAKES_JARS: Final = "MutableURLClassLoader"
 
 
@@ -32,7 +32,7 @@ def add_reader(session: Any) -> str:
         session: a `SparkSession` that is not one of Spark Connect.
 
     Returns:
-        Why the session does not have it; "" if it has.
+        Why the session does not have the format; "" if it has.
     """
     context = session.sparkContext
     jar = jar_path()
@@ -80,8 +80,8 @@ def _add_to_driver(session: Any, jar: str) -> None:
     loader = _context_loader(context)
     while loader is not None:
         if loader.getClass().getName().endswith(_TAKES_JARS):
-            # All threads of the driver share it: those that queries start, and those
-            # that answer other threads of Python.
+            # All threads of the driver share this loader: the threads of queries, and
+            # the threads that answer other threads of Python.
             url = context._jvm.java.io.File(jar).toURI().toURL()
             loader.addURL(url)
             return

@@ -1,4 +1,4 @@
-"""The part of a backlog that one micro-batch takes: ``maxOffsetsPerTrigger`` and
+"""The part of a backlog that a micro-batch takes: ``maxOffsetsPerTrigger`` and
 ``maxBytesPerTrigger``. Pure functions; they need neither Spark nor a store."""
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What is looked up in the store before there is a query: the path, the topics, and the
+"""Checks against the store before a query runs: the path, the topics, and the
 partitions that offsets are given for.
 
-Spark creates a source's reader when a query runs. An error that is found only there is
-one of a failed query; here it is one of `load()`.
+Spark creates a source's reader when a query runs: an error found there is a failed
+query. An error found here is raised by `load()`.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ def check_source(
 ) -> None:
     """Raise unless a query with these options has something to read.
 
-    A stream goes on from its checkpoint, so it may name what is gone by now: a deleted
-    topic with ``failOnDataLoss=false``, or start offsets from before a partition was
-    added. Those are left to the query, which knows where it starts.
+    A stream continues from its checkpoint, so its options may be out of date: they may
+    name a deleted topic, with ``failOnDataLoss=false``, or start offsets from before a
+    partition was added. The query checks these: it knows its start.
 
     Args:
-        streaming: whether for ``readStream``; None if this is not known.
-        directory: where relative paths begin; "" for the directory of this process.
+        streaming: whether for ``readStream``; None if unknown.
+        directory: base of relative paths; "" for the directory of this process.
 
     Raises:
         StoreNotFoundError: there is no store at the path.

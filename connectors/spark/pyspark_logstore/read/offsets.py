@@ -86,7 +86,7 @@ class DataLossError(LogStoreError):
 
 
 class LossPolicy:
-    """Handles the loss of records that were to be read: ``failOnDataLoss``."""
+    """Handles the loss of records that were not read yet: ``failOnDataLoss``."""
 
     def __init__(self, fails: bool) -> None:
         self.fails = fails
@@ -192,7 +192,7 @@ def resolve_start(
     """The start offset in each partition.
 
     Args:
-        find_time: first offset at or after a time, None if there is none.
+        find_time: first offset at or after a time; None if all records are earlier.
         strategy: in that case: "error", or "latest" for the end of the partition.
 
     Raises:

@@ -1,7 +1,7 @@
 """The options of the source, checked before anything is read.
 
-Names and values are those of Spark's Kafka source. Spark passes names in lower case;
-messages have them as documented. This module needs neither Spark nor a store.
+Names and values are the same as in Spark's Kafka source. Spark passes names in lower
+case; messages have them as documented. This module needs neither Spark nor a store.
 """
 
 from __future__ import annotations
@@ -222,8 +222,8 @@ def parse_any(given: Mapping[str, str]) -> tuple[SourceOptions, bool | None]:
     stream; None: it may be either.
 
     Raises:
-        ConfigError: they are valid for neither; or, if an option is for only one of
-            the two, not valid for that one.
+        ConfigError: they are valid for neither; or an option is for only one of the
+            two, and they are not valid for it.
     """
     names = {key.lower() for key in given}
     for_batch = not names.isdisjoint(name.lower() for name in BATCH_ONLY)

@@ -240,8 +240,8 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):
         have not been read.
 
         Args:
-            start, marks: the offsets up to which it was read, and in which logs.
-            planned: the offsets up to which it is to be read, and in which logs.
+            start, marks: the end offsets of the last batch, and in which logs.
+            planned: the end offsets of the next batch, and in which logs.
 
         Raises:
             DataLossError: read records are gone, and ``failOnDataLoss`` is true.

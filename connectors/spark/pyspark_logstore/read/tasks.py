@@ -76,7 +76,7 @@ class Task(InputPartition):
 
 
 def sizes_of(partition: Partition) -> Sizes:
-    """Bytes by offset of a partition as it is now."""
+    """Bytes by offset in the current segments of a partition."""
     return Sizes(
         (s.base_offset, s.next_offset, s.size_bytes) for s in partition.segments
     )

@@ -1,9 +1,9 @@
-"""How the sink changes a store: with its lock, or through the process that has it.
+"""How the sink changes a store: with its lock, or through the process that holds it.
 
 A store has one writer at a time. If logstore has it open for writing in another
-process, that one takes requests, and the sink hands in what it wants done. The lock of
-any other owner (a Kafka broker, ``StoreConfig(publish_for_others=False)``) has to be
-waited for.
+process, the sink hands in requests, and that process carries them out. If another owner
+holds the lock (a Kafka broker, ``StoreConfig(publish_for_others=False)``), the sink
+waits for it.
 """
 
 from __future__ import annotations

@@ -42,11 +42,11 @@ class Commit:
         staged: of the tasks, in their order.
         bytes: of the keys and values.
         identity: of the query or the application; "" for a batch write without
-            txnAppId, which nobody repeats as the same one.
+            txnAppId: a repetition cannot be recognised.
         sequence: the number of the batch.
-        run_id: of the query; None for a batch write, for which the application
-            guarantees that it is the same.
-        allow_rewind: leave out what comes before the last batch.
+        run_id: of the query; None for a batch write: the application guarantees that a
+            repetition has the same rows.
+        allow_rewind: leave out batches before the last published one.
     """
 
     staged: Sequence[Staged]
@@ -106,13 +106,13 @@ class Commit:
         )
         was_known = last is not None and last.sequence == self.sequence
         if published is not None and not published.is_new and not was_known:
-            # Either this request was carried out by an owner that has died; or a query
-            # on a copy of the checkpoint has been faster. Its note is replaced by this
-            # one, so only the number of rows can be compared.
+            # Either an owner that has died carried out this request; or a query on a
+            # copy of the checkpoint was faster. Its note is replaced by this one, so
+            # only the number of rows can be compared.
             self._note_after(dataclasses.replace(published, note=""))
 
     def _note_after(self, last: Publication | None) -> str:
-        """What is remembered with the rows. Raises: CopiedCheckpointError."""
+        """Note to store with the rows. Raises: CopiedCheckpointError."""
         if not self.identity:
             return Memory((), self.bytes).to_note()
         turn = Turn(self.identity, self.sequence, self.records, self.bytes, self.run_id)
@@ -121,7 +121,7 @@ class Commit:
     def _published_by(
         self, store: Store, publish: Callable[[], Publication]
     ) -> Publication | None:
-        """Publish, and remove what is left of earlier batches; None: left out."""
+        """Publish, and remove leftovers of earlier batches; None: left out."""
         published = None
         try:
             published = publish()

@@ -55,7 +55,7 @@ class Memory(NamedTuple):
     bytes: int = UNKNOWN_BYTES
 
     def to_note(self) -> str:
-        """As text for `Store.publish`."""
+        """Text for `Store.publish`."""
         return json.dumps(
             {"runs": self.runs[-RUNS_MAX:], "bytes": self.bytes}, separators=(",", ":")
         )
@@ -79,14 +79,14 @@ class Memory(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """A batch that is to be published.
+    """A batch to publish.
 
     Attributes:
         identity, sequence: under which it is published.
         records, bytes: the number of rows, and of their bytes.
-        run_id: of the query, "" if Spark does not give it: then its runs cannot be
-            distinguished. None for a batch write, for which the application
-            guarantees that it is the same.
+        run_id: of the query; "" if Spark does not give it: then its runs cannot be
+            distinguished. None for a batch write: the application guarantees that a
+            repetition has the same rows.
     """
 
     identity: str

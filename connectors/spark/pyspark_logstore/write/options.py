@@ -1,6 +1,6 @@
 """The options of the sink, checked before anything is written.
 
-Names and values are those of Spark's Kafka sink, and the settings of topics in camel
+Names and values are the same as in Spark's Kafka sink; settings of topics are in camel
 case. This module needs neither Spark nor a store.
 """
 
@@ -39,7 +39,7 @@ class SinkOptions:
     """All options of one sink. docs/spark.md explains them one by one.
 
     Attributes:
-        settings: of a topic that is to be created, by the names of `TopicConfig`.
+        settings: of a topic that the sink creates, by the names of `TopicConfig`.
         txn: txnAppId and txnVersion; None if they are not given.
     """
 
@@ -54,7 +54,7 @@ class SinkOptions:
     store_config: StoreConfig = dataclasses.field(default_factory=StoreConfig)
 
     def topic_config(self, *, with_headers: bool) -> TopicConfig:
-        """The settings of a topic that is to be created; headers need magic 2."""
+        """The settings of a topic that the sink creates; headers need magic 2."""
         settings = dict(self.settings)
         if with_headers:
             settings.setdefault("message_format", 2)
@@ -74,7 +74,7 @@ SINK_BOTH: Final = (
     "allowNetworkFilesystem",
 )
 SINK_BATCH_ONLY: Final = ("txnAppId", "txnVersion")
-# Settings of a topic that is to be created, and their names in `TopicConfig`.
+# Settings of a topic that the sink creates, and their names in `TopicConfig`.
 TOPIC_SETTINGS: Final = {
     _camel(field.name): field.name for field in dataclasses.fields(TopicConfig)
 }

@@ -1,6 +1,6 @@
 """The columns that a sink accepts, and the partition of each row.
 
-Rows stay in Arrow batches throughout; those of one partition keep their order.
+Rows stay in Arrow batches throughout; rows of one partition keep their order.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def check_sink_schema(schema: Any, topic: str) -> None:
 
 
 def used(names: Iterable[str]) -> list[str]:
-    """Those of the columns that affect the written rows."""
+    """Names of the columns that affect the written rows."""
     return [name for name in names if name in _ALLOWED]
 
 
@@ -140,8 +140,8 @@ class Router:
     Kafka's murmur2 of the key. If the option sends a row to another topic than its
     column ``topic`` names, the column ``partition`` refers to the named topic, and is
     ignored: so the rows of the source can be written unchanged. Rows with neither stay
-    together: those that are distributed at the same time go to one partition, those of
-    the next time to the next.
+    together: all rows routed in one step go to one partition, the rows of the next step
+    to the next partition.
 
     Args:
         topic: of all rows; "" if the column ``topic`` gives it.
@@ -233,7 +233,7 @@ class Router:
         return target
 
     def _choose(self, target: _Target, rows: Any) -> Any:
-        """The index of each row's partition among those of the topic."""
+        """The index of each row's partition among the partitions of the topic."""
         given = rows.column("partition") if "partition" in rows.schema.names else None
         if given is not None and self._topic and "topic" in rows.schema.names:
             is_other = pc.not_equal(rows.column("topic"), self._topic)

@@ -18,13 +18,13 @@ def check_target(options: SinkOptions, directory: str = "") -> bool:
     nothing.
 
     Args:
-        directory: where a relative path begins; "" for the directory of this process.
+        directory: base of a relative path; "" for the directory of this process.
 
     Raises:
-        StoreNotFoundError: there is no store, and none is to be created; or something
-            else is at the path.
-        ConfigError: there is no such topic, and it is not to be created or has a name
-            that no topic can have; or its format has no place for the rows.
+        StoreNotFoundError: there is no store, and the options do not let it be created;
+            or something else is at the path.
+        ConfigError: there is no such topic, and the options do not let it be created,
+            or its name is invalid; or its format cannot hold the rows.
         StorageError: the store cannot be read.
     """
     path = os.path.abspath(os.path.join(directory, options.path))

@@ -216,7 +216,7 @@ class _StreamSink(_Sink):
 
 
 class StreamRowWriter(_StreamSink, api.DataSourceStreamWriter):
-    """For Spark 4.0, which gives a stream's sink no Arrow batches."""
+    """Stream sink for Spark 4.0, which gives sinks of streams no Arrow batches."""
 
     def __init__(self, schema: Any, options: SinkOptions, overwrite: bool) -> None:
         super().__init__(schema, options, overwrite)
@@ -233,7 +233,7 @@ StreamWriter: Callable[[Any, SinkOptions, bool], Any] = StreamRowWriter
 if hasattr(api, "DataSourceStreamArrowWriter"):  # since 4.1
 
     class StreamArrowWriter(_StreamSink, api.DataSourceStreamArrowWriter):
-        """For Spark 4.1 and later."""
+        """Stream sink for Spark 4.1 and later."""
 
         def write(self, iterator: Iterator[Any]) -> StagedTask:
             """Stage the rows of one task."""

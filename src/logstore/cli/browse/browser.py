@@ -111,7 +111,7 @@ class Browser(App[int]):
 
     @property
     def report(self) -> logstore.types.VerifyReport | None:
-        """What `verify` has found; None: it has not run."""
+        """Report of `verify`; None: it has not run."""
         return self._report
 
     @report.setter
@@ -155,7 +155,7 @@ class Browser(App[int]):
         self.push_screen(RecordsPage(lambda: catalog.view(topic, number), title, begin))
 
     def go_back(self) -> None:
-        """The screen before; of the first one there is none."""
+        """Return to the previous screen; on the first screen, do nothing."""
         if len(self.screen_stack) > 2:
             self.pop_screen()
 
@@ -198,8 +198,8 @@ class Browser(App[int]):
 
 
 def _keys_of(screen: Page) -> Iterator[tuple[str, str]]:
-    """The keys that work on a screen besides those of any list: what the browser itself
-    has bound, once for each action."""
+    """The keys of a screen, without the keys that move in any list: only bindings of
+    the browser itself, once for each action."""
     seen: set[str] = set()
     for node, binding, *_ in screen.active_bindings.values():
         name = binding.action.removeprefix("app.").partition("(")[0]

@@ -1,7 +1,7 @@
 """The topics and partitions of a directory, with the facts that are quickly read.
 
-Sizes and offsets are those of `ls`, the counts that need all batches those of `stat`,
-and what is damaged is known from opening a partition, or from `verify`.
+Sizes and offsets are the same as in `ls`, the counts that need all batches the same as
+in `stat`. Damage is found by opening a partition, or by `verify`.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class PartitionRow:
 
     Attributes:
         listed: as `ls` shows it; None: it cannot be opened.
-        first_ms: the time with which its first batch begins; -1: none is known.
-        form: magic and codec of that batch; "": there is none.
-        trouble: why it, or its first batch, cannot be read; "".
-        tally: what `stat` has counted; None: nothing yet.
-        problems: how many `verify` has found; None: it has not run.
+        first_ms: the first timestamp of its first batch; -1: unknown.
+        form: magic and codec of that batch; "": there is no batch.
+        trouble: why the partition, or its first batch, cannot be read; or "".
+        tally: the counts of `stat`; None: not counted yet.
+        problems: number of problems found by `verify`; None: it has not run.
     """
 
     topic: str
@@ -98,7 +98,7 @@ class Catalog:
         topics, numbers: as ``--topic`` and ``--partition``; empty: all.
 
     Raises:
-        StoreNotFoundError: it is none of these.
+        StoreNotFoundError: the path is something else, or does not exist.
         TopicNotFoundError, PartitionNotFoundError: nothing is chosen.
         LogStoreError, OSError: it cannot be opened.
     """
@@ -157,7 +157,7 @@ class Catalog:
         return tuple(n for n in numbers if not self._numbers or n in self._numbers)
 
     def topic_row(self, name: str) -> TopicRow:
-        """A topic, as it is now; a partition that cannot be read says why."""
+        """Read the row of a topic; partitions that cannot be read have the reason."""
         topic = self._store.topic(name)
         row = TopicRow(name, policy_text(topic.config))
         row.partitions = [self._partition_row(topic, n) for n in self.numbers(name)]
@@ -234,8 +234,8 @@ def check_path(path: str) -> None:
 
 
 def policy_text(config: Any) -> str:
-    """The retention settings of a topic in a few words; ``-``: it has none of its own.
-    Those of a broker are not in its log directory."""
+    """The retention settings of a topic in a few words; ``-``: the topic has no such
+    settings. The settings of a broker are not in its log directory."""
     parts = []
     if config.retention_ms >= 0:
         parts.append(duration_text(config.retention_ms))

@@ -14,7 +14,7 @@ from textual.strip import Strip
 from logstore.cli.browse.lines import fitted
 from logstore.cli.browse.payload import Document
 
-# Of the columns of the terminal so many are no text: padding, and the scroll bar.
+# Columns of the terminal that hold no text: padding, and the scroll bar.
 MARGIN: Final = 3
 _STYLES: Final = {
     "": Style(),

@@ -1,7 +1,7 @@
 """A table of few rows: topics, partitions, groups, findings.
 
-Its columns are those of the text tables (`logstore.cli.tables`), and so is which of
-them go first if the terminal is narrow.
+It has the columns of the text tables (`logstore.cli.tables`), and drops them in the
+same order if the terminal is narrow.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Grid(DataTable[Text]):
 
     @property
     def current(self) -> Any:
-        """The row at the cursor; None: there is none."""
+        """The row at the cursor; None: the table is empty."""
         at = self.cursor_row
         return self.shown[at] if 0 <= at < len(self.shown) else None
 

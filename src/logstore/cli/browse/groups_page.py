@@ -36,7 +36,7 @@ _STUCK: Final = Column(
 
 
 class _Watching(Page):
-    """A screen of what `groups list` finds, read again every two seconds."""
+    """A screen with the groups of `groups list`, read again every two seconds."""
 
     BINDINGS: ClassVar[list[BindingType]] = []
 

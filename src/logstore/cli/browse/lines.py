@@ -14,10 +14,10 @@ from typing import Any, Final
 from logstore.cli.lazy import import_package
 from logstore.cli.text import escape
 
-# A row has at most so many bytes of a key or value: wider than any terminal.
+# Maximum bytes of a key or value in a row: wider than any terminal.
 PREVIEW_BYTES: Final = 600
 _STACKED_MAX: Final = 2
-# They make an emoji of the character before, as wide as each terminal likes.
+# They turn the character before into an emoji, whose width depends on the terminal.
 _SELECTORS: Final = range(0xFE00, 0xFE10)
 # Texts that would be taken for something else without quotation marks.
 _AMBIGUOUS: Final = ("null", '""')
@@ -120,7 +120,7 @@ def fitted(text: str, width: int) -> str:
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """Escaped text in pieces of at most so many cells; at least one."""
+    """Escaped text in pieces of at most `width` cells; at least one piece."""
     width = max(width, 2)
     if text.isascii():
         return [text[at : at + width] for at in range(0, len(text), width)] or [""]

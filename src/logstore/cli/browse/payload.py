@@ -134,7 +134,7 @@ def _shown(data: bytes, mode: str, width: int) -> tuple[str, Block]:
 
 
 def _pretty(data: bytes) -> str | None:
-    """JSON over several lines; None if it is none, or no object or list."""
+    """JSON over several lines; None if it is not JSON, or not an object or a list."""
     if data.lstrip()[:1] not in (b"{", b"["):
         return None
     strict = parsed_json(data)

@@ -27,7 +27,7 @@ _TIME: Final = 24
 _KEY_MIN: Final = 8
 _KEY_MAX: Final = 32
 _HEADERS: Final = 3
-# A screen of less than so many columns has no dates, only times of the day.
+# A screen with fewer columns has no dates, only times of the day.
 _WIDE: Final = 70
 _WHEEL: Final = 3
 _PLAIN: Final = Style()
@@ -66,7 +66,7 @@ class RecordTable(Widget, can_focus=True):
         """The cursor is at another row."""
 
     class Opened(Message):
-        """The row at the cursor is to be shown as a whole."""
+        """The user opens the row at the cursor."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)

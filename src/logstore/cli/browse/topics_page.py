@@ -74,7 +74,7 @@ class _Counting(Page):
         self._load()
 
     def rows(self, task: Task) -> list[Any]:
-        """The rows as they are now: in a thread."""
+        """Read the current rows; called in a thread."""
         raise NotImplementedError
 
     def counted_names(self) -> list[tuple[str, int]]:

@@ -50,7 +50,7 @@ class Part(NamedTuple):
 class View:
     """A partition, or the partitions of a topic as one stream, as the browser reads it.
 
-    Every call reads the log as it is then. Any thread may call it.
+    Every call reads the current log. Any thread may call it.
 
     Args:
         partitions: one; or several of `topic`.
@@ -90,7 +90,7 @@ class View:
             )
             return ((number, record) for record in records)
         starts, stops = dict(start), dict(stop)
-        for other in self._topic:  # those that are not chosen
+        for other in self._topic:  # partitions that are not chosen
             if other.number not in starts:
                 starts[other.number] = stops[other.number] = other.end_offset
         merged = self._topic.read(starts, stops, on_corruption=on_damage, limit=limit)
@@ -159,7 +159,7 @@ class View:
     def _here(
         self, place: Place, starts: Place, ends: Place, lines: list[Line]
     ) -> Place:
-        """A place in the log as it is now; says what of it is gone."""
+        """Move a place into the current log; report deleted and cut offsets."""
         at = {}
         for number, offset in place.items():
             start, end = starts[number], ends[number]

@@ -39,7 +39,7 @@ EXAMPLES: Final = [
 ]
 _INT_MAX: Final = (1 << 31) - 1
 _RELEASE: Final = "3.9"
-# Options of other subcommands, as functions name them, and as they are typed.
+# Options of other subcommands that need --kafka: parameter name -> as typed.
 _WITH_KAFKA_ONLY: Final = {
     name: "--" + name.replace("_", "-")
     for name in (
@@ -174,8 +174,8 @@ def _wanted(given: dict[str, Any], *, deep: bool, contents: bool) -> Wanted:
 
 
 def check_kafka(given: dict[str, Any]) -> None:
-    """Refuse options that belong to ``--kafka`` without it, and with it those that
-    choose or shape records: it prints whole files.
+    """Refuse options of ``--kafka`` without it; with it, refuse options that choose or
+    shape records: it prints whole files.
 
     Raises:
         click.UsageError: such an option was given.

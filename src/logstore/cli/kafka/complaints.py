@@ -1,8 +1,8 @@
 """The reports of the tool at the end, on standard error: index entries that do not fit
 the log, offsets that do not follow each other.
 
-Healthy files lead to such reports, too: those of Kafka before 4.1 (an index has one
-entry for several batches), and compacted ones.
+Healthy files lead to such reports, too: files of Kafka before 4.1 (an index has one
+entry for several batches), and compacted files.
 """
 
 from __future__ import annotations

@@ -127,14 +127,14 @@ def _json_decoder(topic: str, release: str, what: str) -> Decoder:
 
 
 def offsets_decoder(release: str) -> Decoder:
-    """For ``__consumer_offsets``."""
+    """Decoder of ``__consumer_offsets``."""
     if release == "2.8":
         return _old_offsets
     return _json_decoder(_OFFSETS, release, "offsets decoder")
 
 
 def share_decoder(release: str) -> Decoder:
-    """For ``__share_group_state``; releases before `SHARE_SINCE` have none."""
+    """Decoder of ``__share_group_state``; Kafka has it since `SHARE_SINCE`."""
     return _json_decoder("__share_group_state", release, "share group state decoder")
 
 
@@ -208,7 +208,7 @@ def _old_assignment(data: bytes, protocol_type: str) -> str:
 
 
 def transaction_decoder(release: str) -> Decoder:
-    """For ``__transaction_state``."""
+    """Decoder of ``__transaction_state``."""
     if release >= _JSON_SINCE:
         return _json_decoder(_TRANSACTIONS, release, "transaction log decoder")
     key_message, value_message = logstore.kafka.messages(_TRANSACTIONS)[0]

@@ -120,7 +120,7 @@ class Dump:
             yield batch_line(head, is_valid, wanted.release)
             if wanted.deep:
                 for offset, line in record_lines(frame, head, wanted):
-                    # From 4.3 on, that it begins behind 0 is a gap, too.
+                    # From 4.3 on, a first offset above 0 counts as a gap, too.
                     is_first = last == -1 and wanted.release < REWRITTEN
                     if not is_first and last != offset - 1:
                         self._complaints.gap(contents.path, last, offset)

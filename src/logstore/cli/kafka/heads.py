@@ -46,7 +46,7 @@ class Head(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        """That of the last record; -1 if its producer does not number its records."""
+        """Sequence of the last record; -1 if its producer does not number records."""
         if self.sequence == -1:
             return -1
         return following(self.sequence, self.last - self.base)
@@ -155,5 +155,5 @@ def batch_line(head: Head, is_valid: bool, release: str) -> str:
 
 
 def boolean(value: bool) -> str:
-    """As Java writes it."""
+    """Text of a boolean in Java."""
     return "true" if value else "false"

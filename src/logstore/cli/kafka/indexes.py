@@ -34,9 +34,9 @@ class _Entries:
     """The entries of an index file; the zeros that a live one ends with count.
 
     Attributes:
-        base: the offset that its name has.
-        count: entries, those of zeros among them.
-        used: entries before the zeros at the end.
+        base: the offset in its file name.
+        count: number of entries, including entries of zeros.
+        used: the entries before the zeros at the end.
     """
 
     def __init__(self, path: str, width: int) -> None:

@@ -41,7 +41,7 @@ def decoded(data: bytes) -> str:
 
 
 def json_text(value: Any) -> str:
-    """A value as Jackson writes it: no spaces, other characters than ASCII as they are,
+    """A value as Jackson writes it: no spaces, characters outside ASCII not escaped,
     control characters as in ``\\u001F``."""
     if value is None:
         return "null"

@@ -13,7 +13,7 @@ __all__ = ["MAX_MESSAGE_SIZE", "REWRITTEN", "Decoder", "MessageError", "Wanted"]
 MessageError = logstore.kafka.MessageError
 
 MAX_MESSAGE_SIZE: Final = 5 << 20
-# The release whose tool was written anew, in Java.
+# The release whose tool was rewritten in Java.
 REWRITTEN: Final = "4.3"
 
 # The texts of a key and of a value, by offset, key and value; None: nothing is printed.

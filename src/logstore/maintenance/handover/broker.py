@@ -45,8 +45,8 @@ _SEGMENT_BYTES_MAX: Final = (1 << 31) - 1
 
 
 class _BrokerAge(retention.RetainAge):
-    """The age as a broker has it: by the largest timestamp of a segment, also by one in
-    the future; by the time of the file only if there is none."""
+    """Retention by age as in a broker: by the largest timestamp of a segment, even if
+    it is in the future; by the file's modification time only without timestamps."""
 
     def select(
         self, segments: Sequence[SegmentInfo], now_ms: int
@@ -477,7 +477,7 @@ def _meta_fault(meta: Mapping[str, str]) -> str:
     return ""
 
 
-# Those that a broker has for topics, too.
+# Settings that a broker also has for topics.
 _KAFKA_SETTINGS: Final = frozenset(
     (
         "cleanup_policy", "compression_type", "file_delete_delay_ms",

@@ -1,5 +1,5 @@
-"""The levels of the features of a KRaft cluster, and the broker that is to start with
-them: it refuses those that are newer than it is."""
+"""Checks the feature levels of a KRaft cluster against the broker that will start with
+them: a broker refuses levels that it does not support."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from logstore.maintenance.finding import BROKER, OK, REFUSES, Finding
 __all__ = ["feature_findings"]
 
 _KIND: Final = "feature-level"
-# It reads bootstrap.checkpoint at each start, the later ones for an empty log alone.
+# Reads bootstrap.checkpoint at each start; later releases only for an empty log.
 _READS_BOOTSTRAP: Final = "3.9"
-# It makes the records of its own for an empty log, whatever a snapshot at offset 0 has.
+# For an empty log, writes its own records and ignores a snapshot at offset 0.
 _SKIPS_FORMATTED: Final = "4.3"
 
 
 def feature_findings(facts: StoreFacts, release: str) -> Iterator[Finding]:
-    """Whether a KRaft broker of a release starts with the levels that the directory
-    has; nothing if it has none."""
+    """Findings: whether a KRaft broker of a release starts with the levels in the
+    directory; no finding if it contains no levels."""
     levels, name = _levels(facts.cluster, release)
     if not levels:
         return
@@ -61,7 +61,7 @@ def feature_findings(facts: StoreFacts, release: str) -> Iterator[Finding]:
 
 def _levels(cluster: Cluster, release: str) -> tuple[Mapping[str, int], str]:
     """The levels with which a broker of a release starts, and the file or directory
-    that has them."""
+    that contains them."""
     found = dict(cluster.levels)
     if release != _SKIPS_FORMATTED:
         found = _higher(found, cluster.formatted)
@@ -79,13 +79,13 @@ def _higher(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
 
 
 def _needed(levels: Mapping[str, int]) -> str:
-    """The first release that takes all of these levels; "": none that is known."""
+    """The first release that supports all of these levels; "": no known one."""
     releases = [first_release(name, level) for name, level in levels.items()]
     return max(releases) if all(releases) else ""
 
 
 def _shown(feature: str, level: int, release: str) -> str:
-    """A level that is too new for a release, and what that release takes."""
+    """A level that is too new for a release, and the highest level it supports."""
     name = metadata_version(level) if feature == METADATA_VERSION else ""
     highest = highest_level(release, feature)
     takes = f"at most {highest}" if highest else "unknown there"

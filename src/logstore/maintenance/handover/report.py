@@ -16,12 +16,12 @@ class HandoverFinding:
 
     Attributes:
         kind: its subject: ``directory-name``, ``retention``, ...; see docs/cli.md.
-        effect: ``ok``; ``warns`` (it costs time, or is to be known); ``changes`` (files
+        effect: ``ok``; ``warns`` (costs time, or needs attention); ``changes`` (files
             or names change, no record is lost); ``loses`` (records are deleted, cut, or
             not served); ``refuses`` (it does not start, or does not open).
-        path: the absolute path that it is about.
+        path: the absolute path of the affected file or directory.
         message: the finding, as a sentence.
-        values: the same as plain values.
+        values: the finding's facts as plain values.
     """
 
     kind: str
@@ -32,7 +32,7 @@ class HandoverFinding:
 
     @property
     def is_problem(self) -> bool:
-        """Whether records are lost, or it is refused."""
+        """Whether records are lost, or the directory is refused."""
         return self.effect in (LOSES, REFUSES)
 
 
