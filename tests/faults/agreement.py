@@ -1,4 +1,4 @@
-"""What `verify` says of a damaged store, and what opening does with it, agree.
+"""Agreement of `verify` and recovery about a damaged store.
 
 The stores of `damages`, with one damage or two. `verify` checks a copy, another one is
 opened for writing and appended to, a third one is opened read-only:
@@ -65,7 +65,7 @@ Tree = dict[str, bytes | None]
 
 @dataclasses.dataclass(frozen=True)
 class _Opened:
-    """What opening for writing did."""
+    """Result of opening for writing."""
 
     actions: tuple[RecoveryAction, ...]
     error: LogStoreError | None
@@ -73,7 +73,7 @@ class _Opened:
 
 
 def run(count: int, seed: int, tally: Tally) -> None:
-    """So many damaged stores, of all kinds."""
+    """Checks `count` damaged stores, of all kinds."""
     numbers = range(count)
     tasks = [(numbers[at : at + _TASK], seed) for at in range(0, count, _TASK)]
     refused = cut = 0

@@ -164,7 +164,7 @@ class Reads(_Reader):
         return True
 
     async def _seek(self, one: logstore.aio.Consumer) -> None:
-        """Go elsewhere, so that what comes tells whether it is done."""
+        """Seek elsewhere, so that the next records show whether the seek was done."""
         rng = self.rng
         keys = rng.choice((self.keys, self.keys[:1], self.keys[1:]))
         if any(key in self._seeks for key in keys):
@@ -352,7 +352,7 @@ class Copies(Program):
         return count
 
     async def _append(self, transaction: Any, value: Any) -> None:
-        """Also by a task that is cancelled, and then again."""
+        """Append a value; sometimes in a task that may be cancelled, then again."""
         if self.rng.random() < 0.2:
             added = await self.call(transaction.append, "out", value)
             if not isinstance(added, Cut):

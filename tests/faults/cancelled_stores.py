@@ -89,7 +89,7 @@ class Appends(Program):
         return values
 
     def _told(self, values: Sequence[bytes], first: int, durable: bool) -> None:
-        """A task was told the offset of its records just now."""
+        """A task has just received the offset of its records."""
         self._said.update(zip(values, range(first, first + len(values)), strict=True))
         end = first + len(values)
         self.expect(
@@ -308,7 +308,7 @@ def _batch_of(values: list[bytes]) -> bytes:
 
 
 def _first_of(at: Any) -> int:
-    """Of what an append returns."""
+    """First offset of the result of an append."""
     if isinstance(at, int):
         return at
     if isinstance(at, range):

@@ -133,7 +133,7 @@ class _Child:
 
     @property
     def key(self) -> str:
-        """Of the case that it is at."""
+        """Key of the current case."""
         return f"{self.seed}/{self.at}"
 
     @property
@@ -145,7 +145,7 @@ class _Child:
         return time.monotonic() - self._last > PATIENCE_S
 
     def lines(self) -> Iterator[dict[str, Any]]:
-        """What it has said since the last call."""
+        """Lines that the child has written since the last call."""
         data = self.out.read(1 << 20)
         if data == b"":
             self.has_ended = True
@@ -194,7 +194,7 @@ def _again(child: _Child, key: str) -> str:
 
 
 def _end(child: _Child, tally: Tally) -> tuple[int, int] | None:
-    """What is left of the cases of a child that has ended, or hangs."""
+    """Handle a child that has ended or hangs; return its remaining cases."""
     if child.is_stuck and not child.has_ended:
         text = child.stacks()
         what = f"hangs for {PATIENCE_S:.0f} s: {text[-6000:]}"
@@ -212,7 +212,7 @@ def _end(child: _Child, tally: Tally) -> tuple[int, int] | None:
 
 
 class Outcome(NamedTuple):
-    """What became of a case.
+    """Result of a case.
 
     Attributes:
         problem: what was wrong; "" for nothing.

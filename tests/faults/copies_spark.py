@@ -116,7 +116,7 @@ def _contents(path: Path) -> Counter[_Row]:
 
 
 def reader_goes_on(spark: Any, folder: Path, case: Case, way: str) -> str:
-    """What is wrong with what a query reads; "" for nothing."""
+    """Read with a query that continues on a copy; return its problem, or ""."""
     rng = case.rng
     query = _Query(spark, folder, rng.choice(("logstore", "logstore-jvm")))
     case.what = f"{way}, read by {query.source}"
@@ -152,7 +152,7 @@ def reader_goes_on(spark: Any, folder: Path, case: Case, way: str) -> str:
 
 
 def sink_goes_on(spark: Any, folder: Path, case: Case, way: str) -> str:
-    """What is wrong with what a query publishes; "" for nothing."""
+    """Publish with a query that continues on a copy; return its problem, or ""."""
     case.what = f"{way}, published by a query"
     source, values = folder / "source", []
     with logstore.open(source) as store:

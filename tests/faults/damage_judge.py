@@ -38,7 +38,7 @@ Tree = Mapping[str, bytes | None]
 
 @dataclasses.dataclass(frozen=True)
 class Truth:
-    """What is in a store.
+    """Contents of a store.
 
     Attributes:
         magic: of its records.

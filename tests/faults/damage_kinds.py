@@ -18,7 +18,7 @@ Tree = dict[str, bytes | None]
 
 
 class Damage(NamedTuple):
-    """What is done.
+    """A change of a file.
 
     Attributes:
         path: the file, below the store.

@@ -310,7 +310,7 @@ def shuffled(seed: int, only: Sequence[str] = ()) -> list[Case]:
 
 
 def problem(case: Case) -> str:
-    """What is wrong with what happens; "" if nothing is."""
+    """Run a case; return its problem, or ""."""
     try:
         return _Case(case).problem()
     except Exception as error:

@@ -80,7 +80,7 @@ class _Child:
         os.close(wait)
 
     def heard(self) -> str:
-        """What it found wrong; waits until it has looked."""
+        """Wait for the child's check; return its problem, or ""."""
         data = b""
         until = time.monotonic() + _SECONDS
         while not data.endswith(b"\0"):
@@ -234,7 +234,7 @@ def _in_another_thread(
 def _busy(
     scene: Scene, partitions: list[Any], rng: random.Random, where: str
 ) -> Callable[[], str]:
-    """What a child does with its parent's store: nothing of it may hang, or work."""
+    """Calls of a child on its parent's store: none may hang, or work."""
     store = scene.store
     topics = [store.topic(name) for name in list(scene.topics)[:1]]
     harmless: list[tuple[str, Callable[[], Any]]] = [

@@ -37,7 +37,7 @@ def run(count: int, seed: int, tally: Tally) -> None:
 
 
 def problem(key: str, notes: Counter[str]) -> str:
-    """What is wrong in a case; "" for nothing.
+    """Run a case; return its problem, or "".
 
     Raises:
         Skip: its file system cannot be had.

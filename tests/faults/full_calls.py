@@ -447,7 +447,7 @@ def snapshot_elsewhere(stock: Stock) -> str:
 
 
 def go_on(stock: Stock) -> str:
-    """With room again, appends succeed in the store that is open."""
+    """Appends succeed in the open store once there is room again."""
     stock.disk.empty()
     for key in stock.records:
         values = stock.values(2)

@@ -48,7 +48,7 @@ def run(count: int, seed: int, tally: Tally) -> None:
 
 
 def history_of(folder: str, seed: int, kind: str) -> str:
-    """What was wrong with a history; "" if nothing was."""
+    """Run a history; return its problem, or ""."""
     own = Path(tempfile.mkdtemp(dir=folder))
     try:
         History(

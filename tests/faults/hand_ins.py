@@ -58,7 +58,7 @@ _REMEMBERED = 2
 
 
 class _Shared:
-    """What survives every kill: a number is stored at once."""
+    """Numbers that survive every kill: each is stored at once."""
 
     def __init__(self) -> None:
         self._numbers = memoryview(mmap.mmap(-1, 8 * 3 * _WORKERS)).cast("q")

@@ -1,6 +1,6 @@
-"""Those who go on with a topic while it is deleted and made again, cut, compacted,
-moved and used by another program (`incarnations`): each takes a step between any two
-steps of a history, and says what is wrong.
+"""Users of a topic that is deleted and created again, truncated, compacted, moved and
+used by another program meanwhile (`incarnations`). Each takes a step between any two
+steps of a history, and reports problems.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PATIENCE_S = 10.0
 
 
 class History(Protocol):
-    """What a user knows of the history.
+    """A user's view of the history.
 
     Attributes:
         log: offset -> value of each record of the log that stands.

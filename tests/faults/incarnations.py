@@ -60,7 +60,7 @@ def run(count: int, seed: int, tally: Tally) -> None:
 
 
 def problem(key: str, notes: Counter[str]) -> str:
-    """What is wrong in a case; "" for nothing."""
+    """Run a case; return its problem, or ""."""
     rng = random.Random(f"incarnations {key}")
     with folder_of(in_memory=True) as folder:
         case = _Case(Path(folder) / "store", rng, notes)

@@ -47,7 +47,7 @@ _OFTEN = (
 
 
 class Interrupt(BaseException):
-    """As KeyboardInterrupt, but nobody else's."""
+    """Like KeyboardInterrupt, but raised by these cases only."""
 
 
 _tracers: list[Any] = []

@@ -1,10 +1,10 @@
-"""What Kafka's format itself can tell of a damaged partition, and what it cannot.
+"""Damage of a partition that Kafka's format itself shows, and damage that it hides.
 
 Without logstore's own state a log is sound if each batch has its checksum, offsets
 rise within and across segments, and the log reaches the recovery point; after a clean
 stop it ends there, if its last batch could. Bytes that
-are damaged and follow these rules all the same cannot be told from a log that was
-written so: this module says which they are, independent of the library.
+are damaged and still follow these rules look like a log that was written so: this
+module finds them, independent of the library.
 """
 
 from __future__ import annotations
@@ -65,13 +65,13 @@ class Bodies:
 
 
 class Belief(NamedTuple):
-    """What the format lets a reader believe in.
+    """Records that a reader must accept by the rules of the format.
 
     Attributes:
         records: in order, up to the first place where a rule is broken.
         is_broken: there is such a place: an error must be met there.
         hidden: offsets between the one by which a wrapper is looked up and that of its
-            last record: whoever begins there begins behind the wrapper.
+            last record: a read that begins there begins after the wrapper.
     """
 
     records: list[Record]

@@ -50,12 +50,12 @@ _SERVICES = _PARTITIONS + 1
 
 
 class _Shared:
-    """What the processes know of each other: it survives every kill. Each number is
-    stored at once: half of one, which a kill left or a reader saw, would be another."""
+    """Numbers shared by the processes, which survive every kill. Each is stored at
+    once: half a number, left by a kill or seen by a reader, would be a wrong one."""
 
     def __init__(self) -> None:
         # One more row: the number of checks that the readers have made.
-        # Behind it, those of the services.
+        # After it, the numbers of the services.
         rows = mmap.mmap(-1, 8 * _FIELDS * (_SERVICES + ROWS))
         self._numbers = memoryview(rows).cast("q")
 
@@ -67,7 +67,7 @@ class _Shared:
 
 
 def run(count: int, seed: int, tally: Tally) -> None:
-    """So many kills, in stores of all formats."""
+    """Makes `count` kills, in stores of all formats."""
     with tempfile.TemporaryDirectory(prefix="faults-", dir=scratch()) as folder:
         tasks = []
         for number, first in enumerate(range(0, count, _ROUNDS)):
@@ -238,7 +238,7 @@ def _check_lock(path: Path, failures: list[str], what: str) -> int:
 def _check_after(
     path: Path, magic: int, seed: int, shared: _Shared, failures: list[str], what: str
 ) -> None:
-    """What the next owner finds: all that was written, and nothing else."""
+    """Check as the next owner: all written records are there, and nothing else."""
     try:
         with logstore.open(path) as store:
             for at, partition in enumerate(store.topic("orders").partitions):
@@ -311,7 +311,7 @@ def _read(path: Path, magic: int, seed: int, shared: _Shared) -> None:
 
 
 def _follow(path: Path, magic: int, seed: int, shared: _Shared) -> None:
-    """What is durable, as it comes."""
+    """Follow the durable records."""
     rng = random.Random(seed + 1)
     offsets = [0] * _PARTITIONS
     with logstore.open(path, read_only=True) as store:

@@ -51,7 +51,7 @@ _NO_MEMORY = (MemoryError, RuntimeError, SystemError, TypeError, AttributeError)
 
 
 def run(count: int, seed: int, tally: Tally) -> None:
-    """So many calls at a limit."""
+    """Makes `count` calls at a limit."""
     if _nomemory() is None:
         tally.note("without failing allocations: this Python has no _testcapi")
     run_cases(case, count, seed, tally, each=_EACH)
@@ -93,7 +93,7 @@ class _Limit:
 
 
 def _no_thread(rng: random.Random) -> _Limit:
-    """As where a container may have so many and no more."""
+    """Fail every start of a thread, like a container at its limit."""
 
     def refuse(*arguments: Any) -> None:
         raise RuntimeError("can't start new thread")

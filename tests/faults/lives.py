@@ -80,7 +80,7 @@ def run(count: int, seed: int, tally: Tally) -> None:
 
 
 def problem(key: str, notes: Counter[str]) -> str:
-    """What is wrong in a life; "" for nothing."""
+    """Run a life; return its problem, or ""."""
     logging.getLogger("logstore").setLevel(logging.CRITICAL)
     rng = random.Random(f"lives {key}")
     beside = random.Random(f"lives beside a damaged log {key}")
@@ -100,7 +100,7 @@ def problem(key: str, notes: Counter[str]) -> str:
 
 
 class _Wrong(Exception):
-    """What must not be."""
+    """A broken promise."""
 
 
 class _Damage:
@@ -448,8 +448,8 @@ class _Life:
 
 
 def _live_beside(path: Path, rng: random.Random, notes: Counter[str]) -> str:
-    """What is wrong with partitions that a store compacts by itself beside damaged
-    ones; "" for nothing."""
+    """Check that a store compacts partitions by itself while others are damaged; return
+    the problem, or ""."""
     count = rng.randint(2, 5)
     damaged = sorted(rng.sample(range(count), rng.randint(1, count - 1)))
     sound = [number for number in range(count) if number not in damaged]
@@ -498,7 +498,7 @@ def _is_compacted(directory: Path) -> bool:
 
 
 def _heard(call: Callable[[], object]) -> Counter[str]:
-    """What calls raise of what has failed in the background, while the rounds go on."""
+    """Background failures that calls raise while the rounds continue."""
     heard: Counter[str] = Counter()
     for _ in range(20):
         try:

@@ -55,7 +55,7 @@ def _problems_of(seed: int) -> tuple[int, list[str]]:
 
 
 def problems(seed: int, only: Sequence[str] = ()) -> list[str]:
-    """What was wrong with each case of a store; "" for nothing.
+    """Problem of each case of a store, or "".
 
     Args:
         only: the ends of names, other files are left alone; none: all. ".compacted":

@@ -44,12 +44,12 @@ def run(count: int, seed: int, tally: Tally) -> None:
 
 
 def kind_of(key: str) -> str:
-    """What a case lies about."""
+    """Kind of the lie of a case."""
     return random.Random(f"lying input {key}").choice(tuple(_KINDS))
 
 
 def problem(key: str, notes: Counter[str]) -> str:
-    """What is wrong in a case; "" for nothing."""
+    """Run a case; return its problem, or ""."""
     _limit_memory()
     rng = random.Random(f"lying input, {key}")
     kind = kind_of(key)

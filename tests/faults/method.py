@@ -1,4 +1,4 @@
-"""What the methods share: sizes, and the count of what was done and what failed."""
+"""Shared by the methods: sizes, and the tally of cases made and failed."""
 
 from __future__ import annotations
 

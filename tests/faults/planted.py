@@ -604,7 +604,7 @@ def _run(bugs: list[Bug], seed: int, tally: Tally) -> None:
 
 
 def _hunt(bug: Bug, folder: pathlib.Path, seed: int) -> tuple[bool, str]:
-    """What the method says of a copy with the bug, and whether that is the bug.
+    """Whether the method catches the bug in a copy, and its output.
 
     Raises:
         Skip: no case of the method can be made on this machine.

@@ -84,7 +84,7 @@ def _check_open(store: Any) -> None:
 
 
 def _transaction(writer: Writer, one: Any) -> None:
-    """As many records for `OUT` as were read, and the positions."""
+    """Write one record to `OUT` for each record read, with the positions."""
     partition = writer.store.topic(OUT)[0]
     seed, first = writer.rng.randrange(100), partition.end_offset
     with one.transaction(timeout_ms=_TIMEOUT_MS) as transaction:

@@ -1,4 +1,4 @@
-"""What is written can be read: names, identities, settings, keys, headers, times.
+"""Round trips of written data: names, identities, settings, keys, headers, times.
 
 Everything that a caller may choose is chosen at random, often on the edge of what is
 legal: through each public call that writes a record or a state file. A call that
@@ -44,7 +44,7 @@ def run(count: int, seed: int, tally: Tally) -> None:
 
 
 def problem(key: str, notes: Counter[str]) -> str:
-    """What is wrong in a case; "" for nothing."""
+    """Run a case; return its problem, or ""."""
     rng = random.Random(f"readable {key}")
     with folder_of(in_memory=True) as folder:
         case = _Case(Path(folder) / "store", rng)
@@ -189,7 +189,7 @@ class _Case:
             return f"{type(error).__name__}: {str(error)[:400]}"
 
     def ask(self, do: Callable[[], Any]) -> Any:
-        """What a call returns; None where it is refused by an error with a name."""
+        """Result of a call; None if it raises a named error."""
         try:
             found = do()
         except _NAMED as error:

@@ -1,4 +1,4 @@
-"""What a reader may be given of a log that is replaced under it."""
+"""Judges the records that a reader gets while its log is replaced."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from logstore import LogStoreError
 
 
 class Call(NamedTuple):
-    """What was asked of a partition.
+    """A read of a partition.
 
     Attributes:
         begun, settled: how many moments there were when it was called, and when its
@@ -57,7 +57,7 @@ def judge(
     error: LogStoreError | None,
     where: str,
 ) -> str:
-    """What is wrong with what a call gave."""
+    """Problem of the result of a call, or ""."""
     window = history[call.begun - 1 :]
     bounds = history[call.begun - 1 : call.settled]
     if call.begins_early and call.first is not None:

@@ -55,7 +55,7 @@ def run(count: int, seed: int, tally: Tally) -> None:
 
 
 def problem(key: str, notes: Counter[str]) -> str:
-    """What is wrong in a case; "" for nothing."""
+    """Run a case; return its problem, or ""."""
     case = _Case(key)
     with folder_of(in_memory=case.rng.random() < 0.5) as folder:
         found = case.run(Path(folder))
@@ -127,7 +127,7 @@ class _Remote:
 
 
 def _serve(make: Callable[[], Any], pipe: Connection) -> None:
-    """What the other process does until it is told to end."""
+    """Body of the other process, until it receives the end."""
     try:
         try:
             replacer = make()
@@ -377,7 +377,7 @@ def _read(case: _Case, partition: Any) -> str:
 
 
 def _eager(wrap: Callable[[Any], Any], found: Any) -> Any:
-    """What was asked was asked when this is called."""
+    """Wrap a read that was already begun when this is called."""
     return wrap(found)
 
 

@@ -79,7 +79,7 @@ def time_of(value: bytes) -> int:
 
 
 class _Log:
-    """What both keep."""
+    """State of both replacers."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
@@ -451,7 +451,7 @@ class Broker(_Log):
         self.append()
 
     def cut(self) -> None:
-        """As a replica that follows another leader."""
+        """Truncate the log like a replica that follows another leader."""
         self.finish()
         boundary = self.boundary() if self.exists else None
         if boundary is not None:

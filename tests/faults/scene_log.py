@@ -1,4 +1,4 @@
-"""What must, and what may, be in a partition, and the calls that change it."""
+"""Required and allowed contents of a partition, and the calls that change it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Key = tuple[str, int]
 
 
 class Log:
-    """What must, and what may, be in a partition.
+    """Required and allowed contents of a partition.
 
     Attributes:
         values: of the records that must be there, by offset.

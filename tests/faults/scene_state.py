@@ -288,4 +288,4 @@ class SceneState:
 
 
 class Unavailable(Exception):
-    """What a plan needs cannot be had now; the cause says why."""
+    """A plan lacks something it needs; the cause says why."""

@@ -43,7 +43,7 @@ def run(count: int, seed: int, tally: Tally) -> None:
 
 
 def problem(key: str, notes: Counter[str]) -> str:
-    """What is wrong in a case; "" for nothing."""
+    """Run a case; return its problem, or ""."""
     rng = random.Random(f"second use {key}")
     with folder_of(in_memory=True) as folder:
         machine = Machine(Path(folder) / "store", rng)
@@ -318,7 +318,7 @@ class Machine(Readings, Stages):
         self.check(recovery.to_dict() == recovery.to_dict(), "recovery_report")
 
     def check_all(self) -> None:
-        """What was acknowledged is there once, and after closing as well."""
+        """Check that acknowledged records are there once, before and after closing."""
         for _ in range(2):
             for name, logs in self.topics.items():
                 for number, log in enumerate(logs):

@@ -9,7 +9,7 @@ from faults.second_use_state import CLOSED, GONE, REFUSED, Held, MachineState, W
 
 
 class Readings(MachineState):
-    """What was read, in a second and a third pass."""
+    """Uses results of reads a second and a third time."""
 
     # -- what reading gives
 

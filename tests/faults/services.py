@@ -113,7 +113,7 @@ class ServiceProgram(Program):
         self._begin()
 
     def _begin(self) -> None:
-        """With a store that has been opened just now."""
+        """Prepare the state for a store that was just opened."""
         self.consumers.clear()
         self._producer = None
         self.store._publishing.hand_in._thread = NoThread()  # type: ignore[assignment]
@@ -229,7 +229,7 @@ class ServiceProgram(Program):
         return self.consumers[group]
 
     def do_poll(self) -> None:
-        """What comes next, and nothing else."""
+        """Poll; the next records must come, and nothing else."""
         with small_files():
             one = self.consumer(COMMITS)
             one._core.look_now()

@@ -58,7 +58,7 @@ _raise_in.argtypes = (ctypes.c_ulong, ctypes.py_object)
 
 
 class Interrupt(BaseException):
-    """As KeyboardInterrupt, but nobody else's."""
+    """Like KeyboardInterrupt, but raised by these cases only."""
 
 
 def run(count: int, seed: int, tally: Tally) -> None:
@@ -68,7 +68,7 @@ def run(count: int, seed: int, tally: Tally) -> None:
 
 
 def problem(key: str, notes: Counter[str]) -> str:
-    """What is wrong in a case; "" for nothing."""
+    """Run a case; return its problem, or ""."""
     rng = random.Random(f"storms {key}")
     with folder_of(in_memory=rng.random() < 0.9) as folder:
         storm = _Storm(Path(folder) / "store", rng)
@@ -271,7 +271,7 @@ class _Storm:
             store.close()
 
     def _look(self) -> str:
-        """What is wrong with the store, which is closed."""
+        """Open the closed store and check it; return a problem, or ""."""
         with logstore.open(self.path) as store:
             labels = {one.label for one in store.recovery_report.actions}
             if not labels <= set(_HARMLESS):
@@ -355,8 +355,8 @@ class _Storm:
 
 
 def _warm_up() -> None:
-    """What Python does at the first call, with locks that an exception from outside
-    would leave behind: logging, the import of pyarrow."""
+    """Do the work of Python's first calls (logging, the import of pyarrow) now: an
+    exception from outside would leave their locks held."""
     if _WITH_ARROW:
         arrow_module()
     for logger in (logging.getLogger(), logging.getLogger("logstore")):

@@ -49,7 +49,7 @@ class Broken(Exception):
 
 
 class Said(NamedTuple):
-    """What became of a case.
+    """Result of a case.
 
     Attributes:
         done: how many calls it made that count.
@@ -63,7 +63,7 @@ class Said(NamedTuple):
 
 
 class Watch:
-    """What a case says while it runs; in memory that it shares with its parent.
+    """Messages of a running case, in memory shared with its parent.
 
     Attributes:
         done: calls that count, so far.
@@ -220,8 +220,7 @@ def _child(work: Work, seed: int, own: Path, seen: Watch, writing: int) -> None:
 
 
 def _before(said: list[str], text: str) -> list[str]:
-    """What was said last, and before that whatever is about the values that a failure
-    names."""
+    """Last lines, preceded by earlier lines about the values that a failure names."""
     values = re.findall(r"b'\d+\.", text)
     about = [line for line in said[:-30] if any(value in line for value in values)]
     return about[-10:] + said[-30:]
@@ -287,7 +286,7 @@ _PLACE = re.compile(r'File "([^"]*)", line (\d+) in (\S+)')
 
 
 def _shortened(dump: str) -> str:
-    """What `faulthandler` told of each thread: its innermost places, in one line."""
+    """Innermost places of each thread in a `faulthandler` dump, one line each."""
     parts = re.split(r"\n(?=(?:Current thread|Thread) )", "\n" + dump)
     told = []
     for part in parts:

@@ -150,8 +150,8 @@ class Program:
         self._during = self.promises.copy()
 
     def see(self) -> None:
-        """What a store tells to be durable, and what it hands out as such, is a promise
-        like the return of a flush."""
+        """Record as promised what the store reports as durable, like the return of a
+        flush."""
         for name, topic in self.promises.topics.items():
             if not topic.is_certain or name not in self.store.topics():
                 continue
@@ -224,13 +224,13 @@ class Program:
         return ""
 
     def goes_on(self) -> str:
-        """What else of the open store does not work after calls have failed."""
+        """Problem of other parts of the open store after failed calls, or ""."""
         return ""
 
     # ------------------------------------------------------------ partitions
 
     def partitions(self) -> list[tuple[Log, Partition]]:
-        """Those that take appends, with their promises."""
+        """Partitions that take appends, with their promises."""
         found: list[tuple[Log, Partition]] = []
         writers = self.store._topics.writers
         for name, topic in self.promises.topics.items():

@@ -80,7 +80,7 @@ class AppendCall(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class AppendSequence:
-    """What is appended to one topic of one partition.
+    """Appends to one topic of one partition.
 
     Attributes:
         config: of the topic; its timestamp type is that of the log.
@@ -92,7 +92,7 @@ class AppendSequence:
     phases: tuple[tuple[AppendCall, ...], ...]
 
     def calls(self, phase: int) -> tuple[AppendCall, ...]:
-        """Those of a phase; none behind the last one."""
+        """Calls of a phase; none after the last phase."""
         return self.phases[phase] if phase < len(self.phases) else ()
 
     @property

@@ -1,4 +1,4 @@
-"""What a broker does to a log, step by step, as Kafka's log cleaner and replicas do."""
+"""Steps of a broker on a log, like those of Kafka's log cleaner and replicas."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def with_epoch(batch: bytes, offset: int, epoch: int) -> bytes:
 
 
 def _empty_indexes(partition: Path) -> None:
-    """As a broker finds them whose logs have other batches now."""
+    """Empty the indexes, as a broker does whose logs were rewritten."""
     for log in logs_in(partition):
         for suffix in _SUFFIXES[1:]:
             log.with_suffix(suffix).write_bytes(b"")

@@ -61,7 +61,7 @@ class Hand:
         self.app, self.pilot = app, pilot
 
     def text(self) -> str:
-        """What is on the screen, row by row."""
+        """Text on the screen, row by row."""
         rows: dict[float, dict[int, str]] = {}
         svg = ElementTree.fromstring(self.app.export_screenshot())
         for node in svg.iter(_SVG_TEXT):

@@ -1,5 +1,5 @@
-"""What child processes do with a store; a module of its own, so that those that are
-started anew find it."""
+"""Work of child processes on a store; a separate module, so that spawned processes can
+import it."""
 
 from __future__ import annotations
 

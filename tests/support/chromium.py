@@ -34,7 +34,7 @@ def find() -> str | None:
 
 @dataclass
 class Seen:
-    """What the browser made of a page: its document, and what its console had."""
+    """Result of loading a page: its document, and the lines of the console."""
 
     dom: str = ""
     console: list[str] = field(default_factory=list)
@@ -150,7 +150,7 @@ class Picture:
         return total / count
 
     def colours(self) -> set[tuple[int, int, int]]:
-        """Those of every second pixel each way."""
+        """Colours of every second pixel in both directions."""
         return {
             self.pixel(x, y)
             for y in range(0, self.height, 2)

@@ -249,7 +249,7 @@ class RandomLog:
         return committed(self.batches)
 
     def survivors(self, end: int | None = None) -> list[Item]:
-        """What a first compaction of all records below `end` must leave."""
+        """Records that a first compaction of all records below `end` must leave."""
         return survivors(self.batches, self.active_base if end is None else end)
 
 

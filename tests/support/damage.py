@@ -1,4 +1,4 @@
-"""What may happen to files, and to the calls that a store makes.
+"""Damage to files, and failures of the system calls of a store.
 
 Functions damage a file of a store that is not open (or of a copy of one that is).
 `FaultyFiles` is a `Files` that counts calls and fails the ones it is told to.
@@ -286,7 +286,7 @@ class Unsynced(Files):
 
 
 def stop_syncs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As with `Unsynced`, for all kinds of `Files`."""
+    """Turn off syncs like `Unsynced`, for all kinds of `Files`."""
     for name in ("sync_data", "sync_all"):
         monkeypatch.setattr(native, name, lambda fd: None)
 

@@ -62,7 +62,7 @@ def end_processes() -> None:
 
 
 class _Medium:
-    """What several processes share: the disk itself."""
+    """The disk itself, shared by several processes."""
 
     def __init__(self, nodes: Nodes, clock: int, model: str, seed: int) -> None:
         self.nodes = dict(nodes)
@@ -526,7 +526,7 @@ class MemoryDisk(ByteLocks):
             self._forget(there)
 
     def move(self, dir_fd: int, old: str, to_fd: int, new: str) -> None:
-        """Of a file. A power cut may leave both names, or none."""
+        """Move a file. A power cut may leave both names, or none."""
         self._call("move", old)
         m = self.medium
         node = self._find(dir_fd, old)

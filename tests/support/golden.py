@@ -164,12 +164,12 @@ class GoldenPartition:
 
     @property
     def dump(self) -> Path | None:
-        """What that release's own dump tool printed, where it was kept."""
+        """Output of that release's own dump tool, if it was kept."""
         path = self.scenario.expected / f"{self.name}.dump.txt"
         return path if path.exists() else None
 
     def records(self, isolation: str = "read_uncommitted") -> list[ExpectedRecord]:
-        """What a consumer read from the beginning to the end."""
+        """Records that a consumer read from the beginning to the end."""
         path = self.scenario.expected / f"{self.name}.jsonl"
         if isolation == "read_committed":
             committed = path.with_name(f"{self.name}.read_committed.jsonl")
@@ -190,7 +190,7 @@ def _records(path: Path) -> tuple[ExpectedRecord, ...]:
 
 @functools.cache
 def offsets_of(scenario: Scenario) -> dict[str, dict[str, int]]:
-    """What the broker reported for each partition."""
+    """Offsets that the broker reported for each partition."""
     text = (scenario.expected / "offsets.json").read_text("utf-8")
     return dict(json.loads(text))
 

@@ -246,7 +246,7 @@ def sparse(path: Path, size: int, head: bytes = b"") -> None:
 
 
 def beside() -> Iterator[tuple[str, Callable[[Path], None]]]:
-    """What lies beside a sound log, or has no bytes of its own."""
+    """Hostile files next to an intact log, or that are sparse."""
     first = f"{0:020d}"
     big = 1 << 30
 

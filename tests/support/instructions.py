@@ -64,7 +64,7 @@ class Counts(NamedTuple):
 
 
 def environment() -> dict[str, str]:
-    """What the numbers depend on besides the code."""
+    """Environment that the numbers depend on besides the code."""
     compiler = os.environ.get("CC", "cc")
     try:
         version = subprocess.run(

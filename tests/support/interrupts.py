@@ -25,7 +25,7 @@ class InterruptAtCall:
     """
 
     class Interrupt(BaseException):
-        """As an interrupt from the keyboard, or a limit of time."""
+        """Stands for an interrupt from the keyboard, or a time limit."""
 
     def __init__(self, call: int) -> None:
         self._call = call

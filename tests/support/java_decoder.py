@@ -54,7 +54,7 @@ class Input(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What a decoder says.
+    """Result of a decoder.
 
     Attributes:
         end: ENDED, STOPPED at an offset, or INVALID.
@@ -206,7 +206,7 @@ _reader_of_limit = functools.cache(ChunkReader)
 
 
 def verdict_of_c(given: Input) -> Verdict:
-    """What logstore's own reader says, which reads one chunk after the other."""
+    """Verdict of logstore's own reader, which reads one chunk after the other."""
     reader = _reader_of_limit(given.limit)
     checks = native.CHECK_ALL | (native.CHECK_OWN if given.contiguous else 0)
     count = checksum = 0
@@ -278,7 +278,7 @@ class JavaDecoder:
         subprocess.run(command, check=True)
 
     def verdicts(self, given: list[Input], capacity: int) -> Iterator[Verdict]:
-        """What it says of inputs.
+        """Verdicts of the Java decoder on inputs.
 
         Raises:
             subprocess.CalledProcessError: any other exception than the named one.

@@ -36,7 +36,7 @@ Row = list[Any]
 
 
 class Outcome(NamedTuple):
-    """What a reader delivers.
+    """Rows and error of a reader.
 
     Attributes:
         rows: before the error; ``[offset, partition, key, value, micros, type of
@@ -70,7 +70,7 @@ def plan_of(
 
 
 def by_python(tasks: Sequence[Any], options: Mapping[str, str]) -> Outcome:
-    """What the format ``logstore`` reads of the tasks of a plan."""
+    """Outcome of the format ``logstore`` for the tasks of a plan."""
     path = os.path.abspath(options["path"])
     rows: list[Row] = []
     try:
@@ -159,7 +159,7 @@ class JavaTasks:
         pause: int = -1,
         meanwhile: Callable[[int], None] = lambda count: None,
     ) -> Outcome:
-        """What Java's reader delivers of the tasks of a plan.
+        """Outcome of Java's reader for the tasks of a plan.
 
         Args:
             pause: after so many batches of each task `meanwhile` is called, with the

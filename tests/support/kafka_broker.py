@@ -303,7 +303,7 @@ class KafkaBroker:
         return run.stdout
 
     def groups(self, *options: str) -> str:
-        """What `kafka-consumer-groups.sh` prints."""
+        """Output of `kafka-consumer-groups.sh`."""
         main = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
         if self._numbers < (3, 8):
             main = "kafka.admin.ConsumerGroupCommand"

@@ -45,7 +45,7 @@ class ToolsUnavailableError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Dump:
-    """What one run printed.
+    """Output of one run.
 
     Attributes:
         text: standard output.

@@ -47,8 +47,8 @@ def kill(process: int) -> None:
 
 
 def run_until_stopped(folder: Path, start: Callable[[], Any]) -> None:
-    """For the program: run a query that `start` starts, and start it again where it has
-    failed, until the folder has a file `stop`. Why it failed goes to `failures`."""
+    """Run a query that `start` starts, and restart it when it fails, until the folder
+    has a file `stop`; called by the program. Why it failed goes to `failures`."""
     while True:
         query = start()
         while query.isActive:

@@ -1,4 +1,4 @@
-"""What must hold behind a repair, and what a store held before."""
+"""Checks after a repair, against the contents of the store before it."""
 
 from __future__ import annotations
 

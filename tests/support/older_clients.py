@@ -129,7 +129,7 @@ def commit(
 def committed(
     broker: KafkaBroker, group: str, topics: Sequence[str]
 ) -> dict[str, tuple[int, str]]:
-    """What the broker says that a group has committed."""
+    """Committed offset and metadata of a group, from the broker."""
     if _is_oldest(broker):
         found = {}
         for topic in topics:

@@ -74,7 +74,7 @@ def _single(moment: Moment, rng: random.Random) -> Iterator[Outcome]:
 
 
 def _fates(write: Write, moment: Moment, rng: random.Random) -> Iterator[Outcome]:
-    """What may be of a write but all of it or nothing."""
+    """Possible outcomes of a write other than all of it or nothing."""
     node, pos, data = write
     size = len(data)
 
@@ -99,8 +99,8 @@ def _fates(write: Write, moment: Moment, rng: random.Random) -> Iterator[Outcome
 
 
 def left_of(data: bytes, before: bytes, found: bytes) -> bytes:
-    """What stands where `data` was written, something else is `found`, and `before` was
-    saved: bytes that were written with the value that they had are as they were."""
+    """Bytes on disk after `data` was written over the saved `before`, and a power cut
+    left `found`: bytes rewritten with their old value keep it."""
     same = bytes(
         mine if mine == there else other
         for mine, there, other in zip(data, before, found, strict=False)
@@ -161,6 +161,6 @@ def _in_order(changes: Sequence[Change], pending: Sequence[Change]) -> list[Chan
 
 
 def touched(moment: Moment) -> str:
-    """What a moment is about, for messages."""
+    """Description of a moment, for messages."""
     names = sum(isinstance(change, Names) for change in moment.pending)
     return f"{moment.what} ({len(moment.pending)} pending, {names} of names)"

@@ -64,7 +64,7 @@ class Prepared:
         return self._count(None if self.is_off else self._real.append_many(*args))
 
     def append_arrow(self, *args: Any) -> range | None:
-        """What it does not take, `append_rows` is asked for."""
+        """Append, or return None: then `append_rows` is called."""
         offsets: range | None = None if self.is_off else self._real.append_arrow(*args)
         self.taken += offsets is not None
         return offsets
@@ -96,7 +96,7 @@ def unprepared() -> Any:
 
 
 def parts_of_no_log() -> list[Any]:
-    """What a `PreparedAppend` takes."""
+    """Arguments for a `PreparedAppend`."""
     log, health = native.LogFields(), native.HealthFields()
     lock, facts = native.Mutex(8, "a log"), native.StepFacts()
     return [

@@ -1,4 +1,4 @@
-"""What calls of C leave behind: references to objects, and memory."""
+"""Leaks of calls of C: references to objects, and memory."""
 
 import contextlib
 import gc

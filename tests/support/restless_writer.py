@@ -43,7 +43,7 @@ def value_of(partition: int, offset: int, cuts: int) -> bytes:
 
 
 class Account(NamedTuple):
-    """What a journal says of one partition.
+    """State of one partition in a journal.
 
     Attributes:
         cuts: where the log was cut, by the number of the cut; 0: the beginning.
@@ -84,8 +84,8 @@ class Account(NamedTuple):
         return self._replace(start=numbers[0])
 
     def wrong(self, partition: int, rows: Iterable[tuple[int, bytes]]) -> str:
-        """What is wrong with (offset, value) of one view, in the order of the log; "":
-        nothing. There may be gaps."""
+        """Problem of the (offset, value) of one view, in the order of the log, or "".
+        There may be gaps."""
         found = list(rows)
         newest = max((int(v.rstrip(b".").split(b"/")[1]) for _, v in found), default=0)
         cuts = sorted((n, at) for n, at in self.cuts.items() if n <= newest)
@@ -102,7 +102,7 @@ class Account(NamedTuple):
 
 
 def account_of(journal: Path) -> list[Account]:
-    """What it says now, by partition."""
+    """Current accounts in a journal, by partition."""
     accounts = [Account({0: 0})] * PARTITIONS
     # A line that a kill left unfinished was not followed by its step.
     for line in journal.read_text().splitlines(keepends=True):

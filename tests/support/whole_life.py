@@ -50,10 +50,10 @@ _own_work = False
 
 @contextlib.contextmanager
 def own_work() -> Iterator[None]:
-    """What this program itself does to the files, which no hook is to mind."""
+    """Context of the program's own work on files, which hooks ignore."""
     global _own_work
     _own_work = True
-    os.path.exists(BEGIN)  # for whoever looks at the system calls
+    os.path.exists(BEGIN)  # a marker in the system calls
     try:
         yield
     finally:
