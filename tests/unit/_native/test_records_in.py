@@ -318,7 +318,7 @@ def sealed(capacity=200, **fields):
 
 
 def test_seal_sets_size_and_crc():
-    """What comes out passes all checks."""
+    """The result passes all checks."""
     area = record(0, b"", b"")
     out = ffi.new("uint8_t[]", 61 + len(area))
     ffi.memmove(out + 61, area, len(area))
@@ -398,7 +398,8 @@ def shifted(data, shift, last_offset=-1, epoch=9, **other):
 
 
 def test_shift_moves_the_offsets_of_all_batches():
-    """Of messages, of a wrapper (one offset), of batches of magic 2; nothing else."""
+    """It moves those of messages, a wrapper (one offset) and batches of magic 2;
+    nothing else changes."""
     entries = [
         message(0, b"k", b"v", magic=0),
         message(1, b"k", b"v"),

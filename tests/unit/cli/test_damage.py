@@ -81,7 +81,7 @@ def test_records_go_on_with_the_next_partition(
 def test_batches_go_on_with_the_next_partition(
     run: Any, damaged: Damaged, mode: str
 ) -> None:
-    """As records do."""
+    """`records` continues in the same way."""
     options = ("--format", "jsonl", "--on-corruption", mode)
     result = run("batches", damaged.path, *options)
     assert result.status == 1

@@ -63,8 +63,8 @@ def test_verify_prints_problems_last(run: Any, tmp_path: Path) -> None:
 
 
 def test_verify_groups_notes(run: Any, tmp_path: Path) -> None:
-    """Those that say the same of several files are a line, with `--verbose` one each;
-    JSON lines have them all."""
+    """Equal notes about several files share a line; `--verbose` prints one each; JSON
+    lines have all."""
     path = tmp_path / "store"
     with logstore.open(path) as store:
         for part in store.create_topic("t", partitions=4):

@@ -34,7 +34,7 @@ def test_a_key_is_found_exactly(shop: Path) -> None:
 
 
 def test_a_pattern_is_found_in_keys_and_values(shop: Path) -> None:
-    """As `records --grep` does."""
+    """`records --grep` finds the same."""
     with logstore.open(shop, read_only=True) as store:
         view = view_of(store, "clicks")
         selection = Selection(pattern=PATTERN.convert("click 29[0-9]$", None, None))

@@ -62,14 +62,14 @@ def test_parts_forward_are_the_log(shop: Path) -> None:
 
 @pytest.mark.parametrize("count", [13, PART])
 def test_parts_backward_are_the_same_records(shop: Path, count: int) -> None:
-    """As going forward, of a partition and of a topic."""
+    """They equal those read forward, for a partition and for a topic."""
     with logstore.open(shop, read_only=True) as store:
         for view in (view_of(store, "orders", 0), view_of(store, "orders")):
             assert all_backward(view, count) == all_forward(view, PART)
 
 
 def test_a_topic_is_merged_by_time(shop: Path) -> None:
-    """As `Topic.read` delivers it."""
+    """The order is that of `Topic.read`."""
     with logstore.open(shop, read_only=True) as store:
         expected = [(r.partition, r.offset) for r in store.topic("orders").read()]
         assert names(all_forward(view_of(store, "orders"), 33)) == expected
@@ -204,7 +204,7 @@ def test_at_the_end_there_are_records_before_it(shop: Path) -> None:
 
 
 def test_beside_a_record_are_those_of_its_time(shop: Path) -> None:
-    """Of the partition itself the record is the next."""
+    """The record itself is the next one of its partition."""
     with logstore.open(shop, read_only=True) as store:
         assert view_of(store, "orders").beside(1, 20) == {0: 21, 1: 20}
         assert view_of(store, "orders", 1).beside(1, 20) == {1: 20}
@@ -252,7 +252,7 @@ def test_a_merged_window_goes_on_where_it_was_cut(tmp_path: Path) -> None:
 
 
 def test_a_part_reads_few_records(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of any log it reads a part, forward and backward, and at any place."""
+    """Forward, backward and at any place, only a part of the log is read."""
     taken = 0
     read = logstore.Partition.read
 

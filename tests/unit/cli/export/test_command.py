@@ -165,8 +165,8 @@ def test_export_writes_what_skip_and_limit_leave(
     limit: int | None,
     count: int,
 ) -> None:
-    """Of all partitions together; the format is that which was asked for, whatever the
-    name of the file is."""
+    """The count is for all partitions together; the format is the requested one,
+    whatever the name of the file."""
     target = tmp_path / f"out.{kind}"
     options = ["--skip", skip] + ([] if limit is None else ["--limit", limit])
     assert run("export", store, "-o", target, *options).status == 0

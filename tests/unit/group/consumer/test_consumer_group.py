@@ -60,7 +60,7 @@ class Child:
 
 
 def numbers(consumers: Sequence[Any]) -> list[int]:
-    """Of all partitions that some consumers have."""
+    """Numbers of all partitions assigned to some consumers."""
     return sorted(n for some in partitions_of(consumers) for n in some)
 
 
@@ -107,7 +107,7 @@ def test_partition_that_stays_is_not_given_up(opened: Callable[..., Any]) -> Non
 
 
 def test_generation_rises_with_each_change(opened: Callable[..., Any]) -> None:
-    """Of members and topics."""
+    """Changes of members and of topics raise it."""
     one = opened()
     settle(one)
     first = one.group_metadata()
@@ -136,7 +136,8 @@ def test_next_holder_begins_where_the_last_has_committed(
 
 
 def delivered_twice(opened: Callable[..., Any]) -> list[bytes]:
-    """What the second of two members gets that the first has done and committed."""
+    """Records that the second of two members gets although the first has processed and
+    committed them."""
     two: list[Any] = []
     found: list[bytes] = []
 
@@ -332,7 +333,7 @@ def test_own_assignor_is_asked(opened: Callable[..., Any]) -> None:
 def test_partitions_of_a_killed_process_move(
     path: Path, opened: Callable[..., Any]
 ) -> None:
-    """What it has not committed comes again, what it has does not."""
+    """Uncommitted records come again, committed ones do not."""
 
     def work(one: Any) -> None:
         drain(one)
