@@ -226,8 +226,7 @@ def test_member_that_was_thrown_out_publishes_nothing(
 def test_stale_transaction_is_refused_without_any_lock(
     path: Path, opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """This holds even if all checks of locks have passed before the process was
-    stopped."""
+    """It is refused even if all lock checks passed before the process was stopped."""
     one = opened()
     transaction = one.transaction()
     for value in drain(one):

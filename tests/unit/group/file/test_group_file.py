@@ -364,7 +364,8 @@ def test_zeros_at_the_end_are_cut(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("position", [8, 11, 16, 17, 40, 60, 70])
 def test_damage_before_whole_batches_is_an_error(tmp_path: Path, position: int) -> None:
-    """Also of a length, which then leads past them: the file stays as it is."""
+    """This holds even for a damaged length, which leads past them: the file is not
+    changed."""
     ends = three_commits(tmp_path, durable=False)
     data = bytearray(file_in(tmp_path).read_bytes())
     data[ends[0] + position] ^= 0x41
@@ -401,8 +402,8 @@ class NextBoot(Files):
 
 
 def test_damage_after_a_power_failure_is_cut(tmp_path: Path) -> None:
-    """What was appended after the last sync may then have come to the disk in any
-    order; only once: later damage is an error again."""
+    """Appends after the last sync may reach the disk in any order then; only once:
+    later damage is an error again."""
     member = OneMember(tmp_path)
     member.commit(1, durable=True)
     for offset in (2, 3):
@@ -443,7 +444,7 @@ def test_file_of_another_group_is_refused(tmp_path: Path) -> None:
 
 
 def test_records_of_other_groups_beside_own_ones_are_left_out(one: OneMember) -> None:
-    """As in a copy of batches of a broker."""
+    """A copy of a broker's batches may have them."""
     own, other = OffsetCommit("g", "t", 0, 4), OffsetCommit("h", "t", 0, 9)
     items = [
         (format_offset_key(c.group, "t", 0), format_offset_value(c), None)

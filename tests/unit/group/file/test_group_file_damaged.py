@@ -119,7 +119,7 @@ def test_damaged_file_is_a_problem_of_the_list(damaged: Path) -> None:
 
 
 def test_member_that_lives_is_told_of_damage(path: Path) -> None:
-    """As soon as it looks at the file."""
+    """It gets the error as soon as it looks at the file."""
     with consumer(path) as one:
         drain(one)
         file = group_file(path)

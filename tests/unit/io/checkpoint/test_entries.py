@@ -44,7 +44,7 @@ def test_entries_are_read_as_they_were_written() -> None:
 
 
 def test_file_of_one_entry_is_that_of_earlier_versions() -> None:
-    """Also without its last line end."""
+    """This holds even without its last line end."""
     data = first_entry(b'{"version":1}')
     assert data.startswith(b"xxh64 ")
     assert data.endswith(b'\n{"version":1}\n')
@@ -171,7 +171,7 @@ def test_seal_is_no_entry_and_is_overwritten_by_the_next_one() -> None:
 
 
 def test_each_damaged_bit_of_a_sealed_entry_is_damage() -> None:
-    """That of a seal is not: it says nothing."""
+    """Damage of a seal is ignored: it carries no data."""
     data, ends = written(BODIES, is_sealed=True)
     for pos in range(ends[-2], len(data)):
         for bit in range(8):

@@ -30,12 +30,13 @@ def write_two(path: Path) -> None:
 
 
 def another_writer(path: Path) -> None:
-    """What a broker leaves that stopped cleanly: other marks than logstore's."""
+    """Write the marks of a broker that stopped cleanly, which differ from
+    logstore's."""
     (path / layout.CLEAN_SHUTDOWN).write_bytes(b'{"version":0,"brokerEpoch":7}')
 
 
 def drop_first_segment(partition: Path) -> int:
-    """As a broker's retention does; returns the new start offset."""
+    """Drop it like a broker's retention; return the new start offset."""
     first, second, *_ = logs_in(partition)
     for file in partition.glob(f"{first.stem}.*"):
         file.unlink()
@@ -258,8 +259,8 @@ def test_owner_file_stays_where_the_disk_is_full(
 def test_owner_file_that_cannot_be_changed_goes(
     tmp_path: Path, method: str, short: int
 ) -> None:
-    """What is half of one never stays: the next opening finds no owner file, and takes
-    the store as Kafka would."""
+    """Half a file never stays: the next opening finds no owner file, and opens the
+    store like Kafka."""
     with open_store(tmp_path / "store") as store:
         append_one(new_partition(store))
     files = FaultyFiles()

@@ -174,7 +174,7 @@ def test_setting_is_true_or_false(text: str) -> None:
 
 
 def test_verify_tells_a_segment_that_is_not_what_was_sealed(tmp_path: Path) -> None:
-    """Also where all checksums are right: somebody has computed them anew."""
+    """This holds even if all checksums are right because they were recomputed."""
     directory = tmp_path / "orders-0"
     with logstore.open(tmp_path) as store:
         fill(new_partition(store), 30, call=3)

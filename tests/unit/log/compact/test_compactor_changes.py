@@ -51,7 +51,7 @@ def checkpoint(store: Path) -> str:
 
 
 def values(partition: Partition, key: bytes) -> list[bytes | None]:
-    """What a reader of committed records gets of a key."""
+    """Values of a key for a reader of committed records."""
     records = partition.read(isolation="read_committed")
     return [record.value for record in records if record.key == key]
 
@@ -70,7 +70,7 @@ def append_end(partition: Partition, kind: int) -> None:
 
 
 def once(at: int, action: Callable[[], Any]) -> Callable[[Any], None]:
-    """For `on_progress`: an action behind the step of this number, from 1."""
+    """Callback for `on_progress`: an action after the step of this number, from 1."""
     steps = []
 
     def on_progress(_: Any) -> None:
@@ -334,8 +334,8 @@ def test_cut_at_the_end_of_a_full_map_begins_the_compaction_anew(
 
 @pytest.mark.parametrize("step", [1, 2, 3])
 def test_cut_stays_in_the_checkpoint(tmp_path: Path, step: int) -> None:
-    """Also if no group has changed: what was appended since is dirty, and a tombstone
-    in it goes only after what it deletes."""
+    """This holds even if no group has changed: later appends are dirty, and a tombstone
+    among them goes only after the records it deletes."""
     with logstore.open(tmp_path) as store:
         partition = topic(store)
         for number in range(10):

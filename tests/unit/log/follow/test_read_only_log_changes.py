@@ -66,7 +66,7 @@ def offsets_of(item: Any) -> list[int]:
 def test_read_beside_a_truncation_gives_all_that_stays_and_says_that_the_rest_is_gone(
     tmp_path: Path, way: str, magic: int
 ) -> None:
-    """Also where something else in its process has looked meanwhile."""
+    """This holds even if another reader in its process has looked meanwhile."""
     store, partition = long_log(tmp_path, magic)
     with store, open_store(tmp_path, read_only=True) as reading:
         reader = reading.topic("orders")[0]
@@ -120,7 +120,7 @@ def test_follower_goes_on_behind_a_failed_append(tmp_path: Path) -> None:
 def test_log_that_was_cut_and_has_grown_again_is_no_damage(
     tmp_path: Path, way: str, magic: int
 ) -> None:
-    """What stands where a batch began may be anything, a later format, too."""
+    """The bytes where a batch began may be anything, even a later format."""
     store, partition = long_log(tmp_path, magic)
     files = FaultyFiles()
 
@@ -220,7 +220,7 @@ def test_segment_that_comes_at_any_call_of_a_look_is_seen_whole_or_not_yet(
 
 
 class _StopError(BaseException):
-    """As an interrupt."""
+    """Stands for an interrupt."""
 
 
 @pytest.mark.parametrize("error", [errno.EMFILE, errno.EIO, 0], ids=str)

@@ -50,12 +50,13 @@ def test_buffer_is_no_larger_than_its_segment() -> None:
 
 
 def test_buffer_holds_the_frame_of_a_batch() -> None:
-    """Also if the caller of a fetch asks for one byte."""
+    """This holds even if the caller of a fetch asks for one byte."""
     assert Buffers(1, 1).take(SMALL).capacity == 17
 
 
 def test_buffer_is_used_again() -> None:
-    """Also in the next segment; but a larger one, which a batch needed, stays."""
+    """It is used in the next segment, too; but a larger one, which a batch needed,
+    stays."""
     buffers = Buffers()
     first = buffers.take(SMALL)
     assert buffers.take(SMALL) is first

@@ -1,5 +1,5 @@
-"""What the fault programme has found, each as a plain test: offsets that no checksum
-covers, what a power cut leaves of an operation, errors that had no name."""
+"""Findings of the fault programme as plain tests: offsets that no checksum covers, the
+remains of an operation after a power cut, errors that had no name."""
 
 from __future__ import annotations
 
@@ -460,7 +460,7 @@ def test_retention_that_cannot_ask_for_space_is_a_storage_error(tmp_path: Path) 
 def test_close_of_a_descriptor_that_fails_costs_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was promised was synced before; the descriptor is gone in any case."""
+    """Promised data was synced before; the descriptor is gone in any case."""
     close = native.close
 
     def failing(fd: int) -> None:

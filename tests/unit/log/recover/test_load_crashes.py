@@ -475,7 +475,8 @@ def test_log_whose_end_cannot_be_read_is_not_taken_for_shorter(
 
 
 def test_closing_behind_a_change_of_settings_notes_where_the_log_ends() -> None:
-    """Also where all was durable before: the state file was not written since."""
+    """This holds even if all was durable before: the state file was not written
+    since."""
     disk = MemoryDisk()
     with opened(disk) as store:
         new_partition(store, 1)

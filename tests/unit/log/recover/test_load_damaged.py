@@ -40,9 +40,8 @@ DAMAGE: dict[str, Callable[[Path, logstore.RecordBatch], None]] = {
 def test_damage_below_the_durable_point_is_loud_and_nothing_is_cut(
     tmp_path: Path, magic: int, codec: str, how: str, clean: bool
 ) -> None:
-    """What was promised is not dropped in silence: reads raise where the damage is,
-    the file stays as it is; appends are refused where opening sees it (it does not read
-    what was durable)."""
+    """Promised data is not dropped silently: reads raise at the damage, the file is not
+    changed; appends are refused if opening sees it (it does not read durable data)."""
     if clean:
         write_store(tmp_path / "killed", COUNT, magic, codec)
         path = tmp_path / "killed"
@@ -82,8 +81,8 @@ def test_damage_below_the_durable_point_is_loud_and_nothing_is_cut(
 def test_log_of_a_broker_does_not_end_at_the_damage_of_its_last_segment(
     tmp_path: Path, point: int | None, is_clean: bool
 ) -> None:
-    """Also after a clean stop, whatever the recovery point says: `verify` lists the
-    damaged offsets, and reading goes on after them."""
+    """This holds even after a clean stop, whatever the recovery point is: `verify`
+    lists the damaged offsets, and reading continues after them."""
     directory = tmp_path / "t-0"
     directory.mkdir()
     rows = [batch(n, [(b"k", b"v")], -1, control=False) for n in range(40)]

@@ -135,7 +135,7 @@ def test_anything_behind_the_last_batch_is_a_torn_tail(
 
 
 def kept_in(path: Path) -> dict[str, bytes]:
-    """What is kept of torn tails: the end of the name after the position -> bytes."""
+    """Torn tails that were kept: the end of the name after the position -> bytes."""
     return {
         found.name.partition("-torn-")[2].partition("-")[2].partition(".")[2]: (
             found.read_bytes()
