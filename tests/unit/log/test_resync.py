@@ -167,7 +167,7 @@ def test_skipping_goes_on_from_any_start(
 def test_time_is_looked_up_behind_damage(
     tmp_path: Path, whole: tuple[Path, list[Any]]
 ) -> None:
-    """With "skip"; else nobody knows whether a record in it would be the first."""
+    """This needs "skip"; else a record in the damage might be the first."""
     path, batches = whole
     with logstore.open(path, read_only=True) as store:
         if store["orders"][0].get(0).timestamp is None:

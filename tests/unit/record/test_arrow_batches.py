@@ -179,8 +179,8 @@ def test_batches_end_before_a_column_is_full(
 def test_reader_that_failed_goes_on_failing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What came before is given out whole; then the error, each time it is asked: an
-    end would look as if nothing else were there."""
+    """Earlier records are delivered whole; then each call raises the error: an end
+    would look as if nothing else were there."""
     write_store(tmp_path, 60, 2, call=5)
     partition = logstore.open(tmp_path, read_only=True).topic("orders")[0]
     wanted = [(r.key, r.value) for r in partition.read()]

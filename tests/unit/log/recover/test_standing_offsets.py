@@ -1,5 +1,5 @@
-"""What is remembered of a batch with a wrong offset, which no checksum covers: the next
-batch contradicts it, and either of them may be the one that is damaged."""
+"""Memory of a batch with a wrong offset, which no checksum covers: the next batch
+contradicts it, and either of them may be the damaged one."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def forget_marks(store: Path) -> None:
 
 
 def is_refused(store: Path) -> list[str]:
-    """What an opening finds that refuses appends."""
+    """Labels of an opening after which appends are refused."""
     with open_store(store, _files=Unsynced()) as opened:
         with pytest.raises(logstore.LogStoreError):
             append_one(opened.topic("orders")[0])

@@ -236,8 +236,9 @@ def test_durable_append_inside_of_a_sync_is_refused_before_it_writes(
 def test_durable_append_of_a_thread_that_syncs_is_refused_before_it_writes(
     partition: logstore.Partition,
 ) -> None:
-    """Also where it holds no lock: between its turn and the sync. An append that is
-    not durable, and would sync for their number, leaves that to others."""
+    """This holds even if it holds no lock: between its turn and the sync. An append
+    that is not durable, and would sync because of the number of records, leaves that to
+    others."""
     syncs: Any = partition._writer.syncs  # type: ignore[union-attr]
     with syncs._turns.take(0) as is_mine:
         assert is_mine

@@ -450,8 +450,8 @@ while True:
 
 @every_magic
 def test_killed_process_leaves_whole_calls(tmp_path: Path, magic: int) -> None:
-    """Of calls of 180 kB, which are several batches: each is in, or none of it; and all
-    that have returned are."""
+    """Calls of 180 kB are several batches: each call is in as a whole, or not at all;
+    and all that have returned are in."""
     for round_ in range(5):
         path = tmp_path / str(round_)
         arguments = [sys.executable, "-c", KILLED, str(path), str(magic)]

@@ -191,8 +191,8 @@ def test_reader_learns_a_durable_point_that_was_appended(tmp_path: Path) -> None
 
 
 def test_segment_that_was_cut_and_sealed_again_has_its_new_row(tmp_path: Path) -> None:
-    """Also if the file was written whole before the cut, and is again after the second
-    sealing, of which an entry told."""
+    """This holds even if the file was written whole before the cut, and again after the
+    second sealing, which an entry recorded."""
     path = tmp_path / "store"
     with logstore.open(path) as store:
         partition = store.create_topic("orders")[0]

@@ -478,7 +478,7 @@ def test_file_that_would_fill_several_segments_is_copied(store: Store) -> None:
 def test_where_a_file_cannot_be_renamed_into_the_partition_it_is_copied(
     before: int,
 ) -> None:
-    """As over a mount of the same device."""
+    """A mount of the same device may be in between."""
     disk = MemoryDisk()
     store = opened(disk)
     partition = store.create_topic("a", 1, config_of(2))[0]

@@ -1,5 +1,5 @@
-"""What a publication is given is looked at before anything is changed: identity and
-number, and each field of a `Staged`, which is a value from another process."""
+"""Arguments of a publication, checked before any change: identity and number, and each
+field of a `Staged`, which is a value from another process."""
 
 from __future__ import annotations
 

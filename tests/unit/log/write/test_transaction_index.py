@@ -227,8 +227,8 @@ def test_transaction_of_long_ago_is_indexed_whatever_forgets_its_producer(
 
 @pytest.mark.parametrize("is_rolled", [False, True])
 def test_snapshot_has_the_transaction_that_a_kill_left_open(*, is_rolled: bool) -> None:
-    """Also if nothing after the opening needs the producers: without a snapshot, a
-    broker that finds a clean stop takes no transaction for open."""
+    """This holds even if nothing after the opening needs the producers: without a
+    snapshot, a broker that finds a clean stop sees no open transaction."""
     disk = MemoryDisk()
     store = open_quietly(disk)
     data = batch(0, [(b"k", b"open")], 5, control=False, sequence=0)
@@ -251,7 +251,8 @@ def test_snapshot_has_the_transaction_that_a_kill_left_open(*, is_rolled: bool) 
 def test_snapshot_of_a_damaged_log_is_left_out(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What the producers did cannot be read: the close succeeds, and says so."""
+    """The state of the producers cannot be read: the close succeeds, and reports
+    that."""
     with logstore.open(tmp_path) as store:
         partition = created(store)
         take(partition, batch(0, [(b"k", b"open")], 5, control=False, sequence=0))

@@ -128,7 +128,7 @@ class NoReserve(FaultyFiles):
     """A file system that cannot set space aside."""
 
     def reserve(self, fd: int, pos: int, size: int) -> bool:
-        """As where fallocate is not supported."""
+        """Stand for a file system without fallocate."""
         return False
 
 
@@ -266,7 +266,8 @@ def test_truncation_that_cannot_be_written_down_changes_nothing(
 
 
 def test_truncation_that_was_refused_is_recorded_by_close(tmp_path: Path) -> None:
-    """Also if nothing is appended after it: the state file says where the log ends."""
+    """This holds even if nothing is appended after it: the state file records the end
+    of the log."""
     files = FullDisk()
     with open_store(tmp_path, _files=files) as store:
         partition = new_partition(store, **NO_DELAY)

@@ -1,5 +1,5 @@
-"""What a hand-over will do: the findings about a broker, each of which is compared with
-one in tests/interop/test_handover.py, and those about logstore, with what it does."""
+"""Effects of a hand-over: the findings about a broker, each compared with one in
+tests/interop/test_handover.py, and those about logstore, compared with its actions."""
 
 from __future__ import annotations
 
@@ -359,7 +359,7 @@ def test_unclean_stop_is_told_with_what_opening_reads(theirs: Path) -> None:
 
 
 def test_directories_that_are_no_partitions_are_told(theirs: Path) -> None:
-    """Those that wait for their deletion go, the others stay as they are."""
+    """Directories that wait for their deletion go, the others stay."""
     for ending in ("delete", "future", "stray"):
         (theirs / f"gone-0.{'0' * 32}-{ending}").mkdir()
     (theirs / "remote-log-index-cache").mkdir()

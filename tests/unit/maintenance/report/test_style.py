@@ -34,7 +34,7 @@ def _rgb(text: str) -> tuple[int, int, int]:
 
 
 def luminance(colour: tuple[int, int, int]) -> float:
-    """As the Web Content Accessibility Guidelines define it."""
+    """Relative luminance as the Web Content Accessibility Guidelines define it."""
     parts = [
         one / 12.92 if one <= 0.04045 else ((one + 0.055) / 1.055) ** 2.4
         for one in (channel / 255 for channel in colour)

@@ -17,7 +17,7 @@ partition = verifying.partition
 
 
 def test_a_torn_tail_above_the_durable_point_is_a_note(tmp_path: Path) -> None:
-    """What opening would cut, in a copy of a store that is open."""
+    """Opening would cut it, in a copy of a store that is open."""
     with logstore.open(tmp_path / "store") as store:
         orders = new_partition(store)
         fill(orders, 10)

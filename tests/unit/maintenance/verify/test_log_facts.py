@@ -137,7 +137,7 @@ def test_what_is_behind_a_batch_may_end_what_is_lost() -> None:
 
 
 def test_batches_that_have_changed_places_have_one_finding() -> None:
-    """That about the first is forgotten, if it is about the order."""
+    """The finding about the first is dropped, if it is about the order."""
 
     def second(swapped_with: int) -> Misplaced:
         return Misplaced(70, 120, 129, 139, 119, 119, 140, swapped_with)

@@ -67,7 +67,7 @@ def test_other_processes_append_in_the_same_format(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("is_created", [False, True])
 def test_format_that_was_given_is_used(tmp_path: Path, is_created: bool) -> None:
-    """Also in a later opening."""
+    """It is used even in a later opening."""
     config = logstore.TopicConfig(message_format=1)
     with logstore.open(written(tmp_path, 2)) as store:
         if is_created:

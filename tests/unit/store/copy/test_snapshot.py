@@ -226,7 +226,7 @@ def test_snapshot_that_fails_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_unfinished_snapshot_is_no_store(tmp_path: Path) -> None:
-    """What a killed process leaves is opened neither for reading nor for writing."""
+    """A killed process leaves it; it is opened neither for reading nor for writing."""
 
     class Killed(Files):
         def rename(self, dir_fd: int, old: str, new: str) -> None:

@@ -174,8 +174,8 @@ def test_reports_that_the_system_has_dropped_may_be_of_the_end_of_the_owner(
 def test_every_thread_is_woken_by_its_answer(
     path: str, looks: list[None], elsewhere: None
 ) -> None:
-    """Also those that wait for a place: more than there are slots. None waits until it
-    would look by itself."""
+    """This includes threads that wait for a slot: there are more than slots. None waits
+    until it would look by itself."""
     with (
         logstore.open(path, config=SERVING) as owner,
         logstore.open(path, shared=True) as shared,
@@ -270,7 +270,7 @@ def test_files_that_cannot_be_made_anew_are_an_error_of_this_call(
 
 
 class Interrupt(BaseException):
-    """As KeyboardInterrupt, but nobody else's."""
+    """Like KeyboardInterrupt, but raised by these tests only."""
 
 
 def test_interrupt_at_any_instruction_of_an_append_leaves_the_next_one_whole(
