@@ -200,7 +200,7 @@ def random_sequence(
         segment_bytes=rng.choice(
             [60_000] if fills_indexes else [200, 1000, 5000, 60_000]
         ),
-        # Where a batch may have no timestamp, the clock decides when to roll.
+        # If a batch may have no timestamp, the clock decides when to roll.
         segment_ms=_NO_ROLL_MS if is_clocked else rng.choice([50, 1000]),
         segment_index_bytes=max(
             index_bytes_min,

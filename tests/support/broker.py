@@ -45,8 +45,8 @@ def compaction(
     *,
     is_late: bool = True,
 ) -> list[Callable[[], None]]:
-    """Segments (by base offset) become one, with the batches that are to be kept (by
-    their number in the segment), under the name of the first: the steps, in order.
+    """Segments (by base offset) become one, with the batches to keep (by their number
+    in the segment), under the name of the first: the steps, in order.
 
     With `is_late`, the old files stay, as ``.deleted``.
     """

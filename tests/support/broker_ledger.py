@@ -68,7 +68,7 @@ class Ledger:
             return len(self._transactions) - 1
 
     def end_transaction(self, transaction: int, state: str) -> None:
-        """It was committed or aborted, or nobody knows."""
+        """It was committed or aborted, or its end is unknown."""
         with self._lock:
             self._transactions[transaction] = state
 
@@ -81,7 +81,7 @@ class Ledger:
                 self._transaction_of[number] = transaction
 
     def acknowledge(self, topic: str, number: int, offset: int) -> None:
-        """The broker has told the offset of a record."""
+        """The broker has returned the offset of a record."""
         with self._lock:
             self._note(self._topics[topic], number, offset)
             self._topics[topic].acknowledged.add(offset)
@@ -100,7 +100,7 @@ class Ledger:
     # ------------------------------------------------------------ who looks
 
     def acknowledged_until(self, topic: str) -> int:
-        """The end of what the broker has acknowledged."""
+        """The end of the acknowledged records."""
         with self._lock:
             return max(self._topics[topic].acknowledged, default=-1) + 1
 

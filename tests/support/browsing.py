@@ -76,7 +76,7 @@ class Hand:
         await self.pilot.press(*keys)
 
     async def type(self, text: str) -> None:
-        """Type a text where the cursor is."""
+        """Type a text at the cursor."""
         names = {"-": "minus", ":": "colon", ".": "full_stop", ",": "comma"}
         await self.pilot.press(*(names.get(char, char) for char in text))
 

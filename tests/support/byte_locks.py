@@ -1,4 +1,4 @@
-"""The locks of a disk in memory: on single bytes, and who has that of a store."""
+"""The locks of a disk in memory: on single bytes, and the holder of a store's lock."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class Seen:
 
 
 class Chromium:
-    """Starts the browser anew for each page, in a profile of its own."""
+    """Starts a new browser for each page, with a separate profile."""
 
     def __init__(self, program: str, directory: Path) -> None:
         self.program = program

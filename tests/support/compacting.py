@@ -36,7 +36,7 @@ class Item(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
-    """A batch: its bytes, and what it has.
+    """A batch: its bytes and its records.
 
     Attributes:
         marker: `COMMIT` or `ABORT` of a control batch, else None.
@@ -254,7 +254,7 @@ class RandomLog:
 
 
 def committed(batches: Sequence[Batch]) -> list[Item]:
-    """The records of batches, without those of aborted transactions."""
+    """The records of batches, except aborted transactions."""
     aborted: set[int] = set()
     since: dict[int, list[int]] = {}
     for number, batch in enumerate(batches):

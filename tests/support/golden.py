@@ -2,8 +2,8 @@
 
 Beside each, `<scenario>.expected/` says what a consumer of that broker got from it.
 A slice lives in `tests/golden/data`; the whole collection is used as well when the
-environment variable LOGSTORE_GOLDEN names it, or when it lies beside the repository
-as `shared/golden`.
+environment variable LOGSTORE_GOLDEN names it, or when it is next to the repository as
+`shared/golden`.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Scenario:
 
     @property
     def expected(self) -> Path:
-        """The directory with what a consumer read."""
+        """The directory with the records that a consumer read."""
         return self.root / f"{self.name}.expected"
 
     @property

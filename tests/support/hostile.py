@@ -1,4 +1,4 @@
-"""Partitions that somebody made on purpose, and every way to read them, in little
+"""Partitions that an attacker made, and every way to read them, in little
 memory: `python -m support.hostile DIRECTORY make|read|look`.
 
 `read` opens them with a small limit on decompressed batches and 256 MiB of address

@@ -259,7 +259,7 @@ BUILD: Final = runpy.run_path(
 
 
 def java_decoder(folder: Path) -> JavaDecoder | str:
-    """The decoder in Java, or why there is none here."""
+    """The decoder in Java, or why it is missing here."""
     javac, jars = BUILD["find_javac"](), BUILD["find_jars"]()
     if javac is None or jars is None or not BUILD["JAR"].exists():
         return "the reader in Java is not built here: no JDK, or no Spark"
@@ -320,7 +320,7 @@ def differences(java: JavaDecoder, count: int, seed: int) -> tuple[list[str], in
         for given, in_java in zip(inputs, says, strict=True):
             in_c = verdict_of_c(given)
             if in_c.end == INVALID:
-                # Where it is reported differs: the batch, or the place inside of it.
+                # The reported place differs: the batch, or the place inside of it.
                 in_c = in_c._replace(position=in_java.position)
             if in_c == in_java:
                 continue
@@ -332,7 +332,7 @@ def differences(java: JavaDecoder, count: int, seed: int) -> tuple[list[str], in
 
 
 def main() -> None:
-    """So many inputs, from a seed."""
+    """Make `count` inputs from a seed."""
     with tempfile.TemporaryDirectory() as folder:
         java = java_decoder(Path(folder))
         assert not isinstance(java, str), java

@@ -131,7 +131,7 @@ class KafkaTools:
 
 
 def numbers_of(release: str) -> tuple[int, ...]:
-    """A release as it is compared with others."""
+    """A release in a form that compares with others."""
     return tuple(int(part) for part in release.split("."))
 
 

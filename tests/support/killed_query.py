@@ -62,7 +62,7 @@ def run_until_stopped(folder: Path, start: Callable[[], Any]) -> None:
 
 
 class KilledQuery:
-    """A program with a query, started again where it was killed."""
+    """A program with a query, restarted after each kill."""
 
     def __init__(self, program: Path, folder: Path, log: IO[bytes]) -> None:
         self._program = program

@@ -36,11 +36,11 @@ NEVER = 1 << 60
 
 
 class Prepared:
-    """Counts what the log's `PreparedAppend` takes of appends of many; it may be told
-    to take nothing.
+    """Counts what the log's `PreparedAppend` takes of appends of many; it may be set to
+    take nothing.
 
     Attributes:
-        held: what it has returned to threads that have the lock.
+        held: results that it returned to threads that have the lock.
     """
 
     def __init__(self, partition: Any) -> None:

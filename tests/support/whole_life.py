@@ -4,7 +4,7 @@ support.whole_life DIRECTORY [audit]`.
 With `audit` an audit hook watches every event of the interpreter, and the run fails at
 the first one that leads out of the store: a path that is not relative to a directory
 descriptor, a socket, another process, an object made of data. An audit hook cannot be
-taken away again, so this is a program and not a function of a test.
+removed, so this is a program and not a function of a test.
 """
 
 from __future__ import annotations

@@ -354,9 +354,9 @@ def test_many_partitions_recover_each_alone(tmp_path: Path) -> None:
 def test_durable_bytes_that_are_gone_are_not_taken_for_a_torn_tail(
     tmp_path: Path, magic: int, lost: int
 ) -> None:
-    """What then is at the durable point are other bytes of the log, and no valid batch:
-    it is damage before them. Nothing is cut, and nothing is appended that a reader
-    would find only behind an older record of the same offset."""
+    """Other bytes of the log are at the durable point then, and no valid batch: that is
+    damage before them. Nothing is cut, and nothing is appended that a reader would find
+    only behind an older record of the same offset."""
     path = killed_store(tmp_path, magic, "none", durable=20, count=26, call=1)
     log = the_log(path)
     data = log.read_bytes()

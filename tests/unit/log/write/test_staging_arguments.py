@@ -209,9 +209,9 @@ def test_each_field_at_its_extremes_is_a_named_error(
 
 
 def snapshot(path: Path) -> dict[str, bytes]:
-    """What a publication that was refused may not change; that a log was cut again, its
-    state tells, and what other processes read of it; the journal says where the logs
-    end to which it was to be published."""
+    """Files that a refused publication may not change. The state of a log, and the file
+    that other processes read, record that it was cut again; the journal records the
+    ends of the target logs."""
     told = (layout.PARTITION_STATE, layout.DURABLE, layout.PUBLICATION)
     return {
         str(p.relative_to(path)): p.read_bytes()

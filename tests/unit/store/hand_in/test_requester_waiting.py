@@ -276,10 +276,10 @@ class Interrupt(BaseException):
 def test_interrupt_at_any_instruction_of_an_append_leaves_the_next_one_whole(
     path: str, owner: Store
 ) -> None:
-    """What was interrupted is there once, or not at all, and not at all if it says so.
-    The interrupt has the names by which to ask, unless it came before the request, or
-    behind the answer. No lock is held, no number is given again, and the files are used
-    further."""
+    """The interrupted append is there once, or not at all, and not at all if the error
+    says so. The interrupt has the names by which to ask, unless it came before the
+    request, or after the answer. No lock is held, no number is reused, and the files
+    stay in use."""
     files = (requester.__file__, process_requests.__file__, shared_appends.__file__)
     outcomes: dict[bytes, str] = {}
     # Where interrupts without these names came.
