@@ -78,8 +78,8 @@ class _NextStart(Unsynced):
 @contextlib.contextmanager
 def one_number() -> Iterator[None]:
     """The files of a group have one number, as those of a file system may have that are
-    there one after the other: so a state that is written anew has the number of the
-    recorded one, too."""
+    there one after the other: so a rewritten state has the number of the recorded one,
+    too."""
 
     def of(inode: int = 0, first: bytes = bytes(12)) -> FileId:
         return FileId(7 if inode else 0, first)
@@ -136,7 +136,8 @@ class _Partition:
         return records
 
     def _check_compacted(self, records: list[Record], start: int, name: str) -> int:
-        """The end of what is read of it: only what was superseded may be missing."""
+        """The end of the records read of it: only what was superseded may be
+        missing."""
         found = {record.offset: record for record in records}
         if list(found) != sorted(found):
             raise Broken(f"{name}: offsets are not in order: {list(found)}")

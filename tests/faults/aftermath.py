@@ -55,7 +55,7 @@ def judge(
 
 
 def use(scene: Scene, rng: random.Random, where: str) -> None:
-    """Other calls, by a thread that has none of the locks of this one."""
+    """Other calls, by a thread that holds no lock of this one."""
     for name in [*rng.sample(CALLS, 2), rng.choice(("append", "flush", "publish"))]:
         _use(scene, name, f"by another thread, after {where}")
 

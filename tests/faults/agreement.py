@@ -5,8 +5,9 @@ opened for writing and appended to, a third one is opened read-only:
 
 - If the partition takes no appends, there is a problem; for each case of the report,
   one of that file.
-- If it takes appends, there is no problem in what opening has read (docs/design.md,
-  "Recovery"); no bytes and no segments are missing, and none are too many.
+- If it takes appends, there is no problem in the bytes that opening has read
+  (docs/design.md, "Recovery"); no bytes and no segments are missing, and none are too
+  many.
 - Bytes are cut as a torn tail exactly where `verify` notes one.
 - What else opening reports, `verify` mentions.
 - A read-only store ends where opening for writing ends it.
@@ -132,7 +133,7 @@ def damaged(seed: int, number: int) -> tuple[str, Tree]:
 
 
 def disagreement(tree: Tree, *, deep: bool) -> tuple[str, _Opened]:
-    """(in what they disagree or "", what opening did) of a store."""
+    """(their disagreement or "", result of opening) of a store."""
     opened = _open(tree)
     try:
         report = verify(ROOT, deep=deep, _files=MemoryFiles(tree), threads=1)

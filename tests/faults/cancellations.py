@@ -1,13 +1,13 @@
-"""Tasks that are cancelled at every await of `logstore.aio`, beside others whose calls
-wait behind theirs.
+"""Tasks that are cancelled at every await of `logstore.aio`, while calls of other tasks
+wait for theirs.
 
 A case is a program of some tasks of one event loop: tasks that read, commit and seek by
 one consumer; that change what it reads; that copy by its transactions; that append,
-follow and publish in one store; or that each change a topic of their own in one store.
-Each call is made by a task of its own, which is cancelled after some steps of the loop,
-after some time, or when the loop was busy, so that the call may be done by then. The
-result of a call is noted in the same step. At the end nobody is cancelled, and the rest
-is read. Each public coroutine of `logstore.aio` is in one of the programs.
+follow and publish in one store; or that each change a separate topic in one store. Each
+call is made by a separate task, which is cancelled after some steps of the loop, after
+some time, or when the loop was busy, so that the call may be done by then. The result
+of a call is noted in the same step. At the end no task is cancelled, and the rest is
+read. Each public coroutine of `logstore.aio` is in one of the programs.
 
 Each record was given once and in order, from where the last `seek` has led; what is
 committed was the position at some time; each output is there once; what was appended

@@ -2,10 +2,10 @@
 
 For any state that a power cut or a kill leaves of an undamaged disk: the store opens;
 each promised record is read back, in order, and none besides; nothing that was deleted
-comes back; every partition takes appends; after a close nothing is left to mend, and
+comes back; every partition takes appends; after a close nothing is left to repair, and
 `verify` finds nothing. A reader that comes before the recovery sees what the recovery
-will keep, and changes nothing; a recovery that is cut short and begins anew comes to
-the same bytes.
+will keep, and changes nothing; a recovery that is cut short and restarted produces the
+same bytes.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def run(count: int, seed: int, tally: Tally) -> None:
 
 
 def states_of(seed: int) -> tuple[int, list[str]]:
-    """Check the states of the log of a seed: (how many were sound, failures)."""
+    """Check the states of the log of a seed: (number of passed states, failures)."""
     one = Compacted(seed)
     try:
         one.check()
@@ -84,7 +84,7 @@ class Compacted:
     """A log, and what a compaction must leave of it.
 
     Attributes:
-        passed: states that were sound.
+        passed: number of states that passed.
         step: what is tried.
     """
 
@@ -177,7 +177,7 @@ class Compacted:
             partition.compact(force=True, now_ms=now_ms, max_memory=_MEMORY)
 
     def _reader(self, disk: MemoryDisk) -> tuple[Any, dict[int, Item]]:
-        """A read in another process that has begun, and what it has got so far."""
+        """A read in another process that has begun, and its records so far."""
         store = open_quietly(disk.process(), read_only=True)
         reading = store.topic("t")[0].read(isolation="read_committed")
         count = self.rng.randrange(len(self.before) + 1)

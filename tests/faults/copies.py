@@ -1,13 +1,14 @@
-"""A copied store goes on: nothing twice, lost or forgotten, or a named error.
+"""A copied store continues: nothing twice, lost or forgotten, or a named error.
 
 A store gets a random history. Then it is copied in one of the documented or plausible
 ways: by a snapshot while it is written to, closed, with hard links, moved, file by file
 while it is written to, or over an older copy; or a broker has it for a while, or is
 given it as the page says. Some have a broker's files. Of some copies a file is left
-out, old, doubled or damaged. Some are only read at first, or told where their groups
-begin. Then both stores go on: records, groups, transactions, publications, producers.
+out, old, doubled or damaged. Some are only read at first, or get their groups'
+positions. Then both stores continue: records, groups, transactions, publications,
+producers.
 
-Queries of Spark go on with some of the copies (`copies_spark`).
+Queries of Spark continue with some of the copies (`copies_spark`).
 """
 
 from __future__ import annotations
@@ -533,8 +534,8 @@ class Case:
         return self.told(ends)
 
     def told(self, ends: dict[TopicPartition, int]) -> str:
-        """A group of a copy that was only read is told where to begin: always if it may
-        have a position that the copy cannot have."""
+        """A group of a copy that was only read gets its start: always if it may have a
+        position that the copy cannot have."""
         wanted = self.truth.positions
         is_above = any(wanted.get((COMMITS, key), 0) > ends[key] for key in KEYS)
         if self.rng.random() >= 0.4 and not is_above:

@@ -3,7 +3,7 @@
 The child has a copy of everything, locks that are held by threads that it does not have
 included. Whatever it does with the store of its parent ends, and raises `ForkedError`
 or does nothing: closing it, closing it again, leaving its ``with``, reading, appending.
-The parent goes on as if nothing had happened; and when it has closed the store, the
+The parent continues as if nothing had happened; and when it has closed the store, the
 next writer gets the lock, though the child lives.
 """
 
@@ -39,8 +39,8 @@ COUNTS = {"commit": 80, "nightly": 2_000, "release": 10_000}
 _EACH = 9
 _ROUNDS = 12
 _SECONDS = 8.0
-# What a child may say of a store that is not its own. A store that the parent has
-# closed, or a partition that has ended, may say that instead.
+# Errors that a child may raise for a store that is not its own. A store that the parent
+# has closed, or a partition that has ended, may say that instead.
 _MAY = (
     logstore.errors.ForkedError,
     logstore.errors.StoreClosedError,
@@ -48,7 +48,7 @@ _MAY = (
 
 
 def run(count: int, seed: int, tally: Tally) -> None:
-    """So many forks."""
+    """Makes `count` forks."""
     run_cases(case, count, seed, tally, each=_EACH)
 
 
@@ -56,7 +56,7 @@ class _Child:
     """A child of a fork, as its parent sees it.
 
     Args:
-        work: what it does before it waits for its end; returns what is wrong, or "".
+        work: its work before it waits for its end; returns what is wrong, or "".
     """
 
     def __init__(self, work: Callable[[], str]) -> None:
@@ -86,7 +86,7 @@ class _Child:
         while not data.endswith(b"\0"):
             left = until - time.monotonic()
             if left <= 0 or not select.select([self._got], [], [], left)[0]:
-                os.kill(self.pid, signal.SIGUSR1)  # tells of its threads
+                os.kill(self.pid, signal.SIGUSR1)  # prints its threads
                 time.sleep(0.3)
                 os.kill(self.pid, signal.SIGKILL)
                 return "it hangs"
@@ -303,7 +303,7 @@ def _go_on(
     other: list[logstore.Store],
     folder: Path,
 ) -> None:
-    """The parent goes on; and when it closes the store, another gets it, while the
+    """The parent continues; and when it closes the store, another gets it, while the
     child lives."""
     if other:
         other.pop().close()

@@ -34,7 +34,7 @@ class Stock:
     The topic `t` gets all calls, `u` only appends.
 
     Attributes:
-        store: as it is open; None: it is closed.
+        store: the open store; None: it is closed.
         records: by partition, its records by their offsets.
         positions: of each group, what it has committed in `u`; 0: nothing.
         sequences: how many records the named producer has appended.
@@ -172,7 +172,7 @@ class Stock:
     # ------------------------------------------------------------ services
 
     def consumer(self, group: str) -> logstore.Consumer:
-        """The consumer of a group, made if there is none. Raises: `DiskFullError`."""
+        """The consumer of a group, created if missing. Raises: `DiskFullError`."""
         if group not in self._consumers:
             self._consumers[group] = logstore.Consumer(
                 self.store, group=group, topics=["u"], reset="earliest"

@@ -50,7 +50,7 @@ _T = 1_700_000_000_000
 
 
 def run(count: int, seed: int, tally: Tally) -> None:
-    """So many logs."""
+    """Check `count` logs."""
     reason = no_spark()
     if reason:
         tally.skip(reason, count)
@@ -258,7 +258,7 @@ class Case:
         return ""
 
     def damage(self) -> str:
-        """Do a damage to a file of the log; what it is."""
+        """Damage a file of the log; returns the damage."""
         rng = self.rng
         logs = [log for log in logs_in(self.partition) if log.stat().st_size]
         if not logs:

@@ -61,7 +61,7 @@ def problem(spark: Any, case: Any) -> str:
 
 
 def main() -> None:
-    """So many logs of a seed: a line for each."""
+    """Check the logs of a seed: a line for each."""
     from faults.java import Case
 
     seed, count = sys.argv[1], int(sys.argv[2])

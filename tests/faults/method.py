@@ -110,7 +110,7 @@ class Tally:
         self._begun = self._shown = time.monotonic()
 
     def passed(self, count: int = 1) -> None:
-        """So many more were made, and nothing was wrong."""
+        """Count further cases without a problem."""
         self.done += count
         self._tell()
 

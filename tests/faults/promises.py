@@ -25,7 +25,7 @@ class Log:
         records: all that was ever appended, by offset, without what was truncated.
         coming: the last so many of them were not acknowledged at all.
         durable: below this offset all is acknowledged as durable.
-        starts: where the log may begin.
+        starts: possible start offsets.
         ends: where a truncation that is not over may have ended it.
         is_cut: the power was cut, and the rest has not been read yet.
     """
@@ -104,8 +104,8 @@ class Promises:
     """Promises of a store, by topic.
 
     Attributes:
-        publication: (topic, partition, first offset, one past the last) of what is
-            being published: all of it is there, or nothing.
+        publication: (topic, partition, first offset, one past the last) of the
+            publication under way: all of it is there, or nothing.
     """
 
     topics: dict[str, TopicPromise] = dataclasses.field(default_factory=dict)
@@ -174,6 +174,6 @@ class Promises:
 
 
 def _with(logs: Iterable[Log], count: int) -> Iterable[Log]:
-    """The first `count` of these; empty ones where there are fewer."""
+    """The first `count` of these; empty ones if there are fewer."""
     found = list(logs)[:count]
     return [*found, *(Log() for _ in range(count - len(found)))]

@@ -58,12 +58,12 @@ _MARK = accounts.line(accounts.MARK, "")
 
 
 def scratch() -> str | None:
-    """Where states are written: memory, where there is some."""
+    """The directory of states: memory, if there is some."""
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
 def run(count: int, seed: int, tally: Tally) -> None:
-    """So many states and faults."""
+    """Checks `count` states and faults."""
     with tempfile.TemporaryDirectory(prefix="faults-", dir=scratch()) as folder:
         library = Path(folder) / "recorder.so"
         problem = build(library)

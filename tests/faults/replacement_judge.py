@@ -18,7 +18,7 @@ class Call(NamedTuple):
             bounds were known.
         first, stop: what was asked for.
         durable_only: whether it stops there.
-        follows: whether it goes on with what comes.
+        follows: whether it continues with later records.
         begins_early: it may begin with records below `first`, in the same batch.
     """
 
@@ -42,7 +42,7 @@ def _names_of(error: BaseException) -> set[str]:
 
 
 def explained(error: LogStoreError, moments: Iterable[Moment], what: str) -> str:
-    """Nothing where one of the moments accounts for an error."""
+    """Nothing if one of the moments accounts for an error."""
     allowed = frozenset[str]().union(*(moment.allows for moment in moments))
     if _names_of(error) & allowed:
         return ""

@@ -3,9 +3,9 @@ deleted or left, and then asked again.
 
 Random programs over public calls keep what they were given, and use it later, whatever
 has become of it: stores and stages after their end, staged records that were published,
-chunks and batches in a second and a third pass, iterators behind their last record,
-partitions of topics that were deleted and made anew. Each call does what a model says,
-or raises an error with a name and changes nothing; at the end the log has each
+chunks and batches in a second and a third pass, iterators after their last record,
+partitions of topics that were deleted and created again. Each call does what a model
+says, or raises an error with a name and changes nothing; at the end the log has each
 acknowledged record once.
 """
 
@@ -37,7 +37,7 @@ _CALLS = 45
 
 
 def run(count: int, seed: int, tally: Tally) -> None:
-    """Programs with so many second uses."""
+    """Runs programs with `count` second uses."""
     notes = run_cases(__name__, count, seed, tally, worth=20)
     tally.note(", ".join(f"{n:,} {what}" for what, n in notes.most_common()))
 
@@ -81,7 +81,7 @@ class Machine(Readings, Stages):
                 store.close()
 
     def use_close(self) -> None:
-        """Close the store, or one that was closed; then go on in another."""
+        """Close the store, or one that was closed; then continue in another."""
         store = self.rng.choice(self.stores[-3:])
         self.again += id(store) not in self.open
         how = self.rng.randrange(3)

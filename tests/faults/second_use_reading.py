@@ -107,7 +107,7 @@ class Readings(MachineState):
                 more["at"] += 1
 
     def use_arrow(self) -> None:
-        """A RecordBatchReader, also behind its end."""
+        """A RecordBatchReader, also after its end."""
         held = self.pick("arrow")
         if held is None:
             return

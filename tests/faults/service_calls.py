@@ -38,7 +38,7 @@ def _with_member(seed: int) -> ServiceProgram:
 
 
 def _with_full_file(seed: int) -> ServiceProgram:
-    """Its next commit writes the group's file anew."""
+    """Its next commit rewrites the group's file."""
     program = _with_member(seed)
     file = program.consumer("g")._core.place.member.group.file
     while file.end.size + _COMMIT_BYTES < file._rewrite_at:

@@ -39,13 +39,13 @@ PARTITIONS = 2
 COMMITS, TRANSACTIONS = "g", "x"
 PRODUCER = "feeder"
 HANDS_IN = "hands in"
-# A group's file is written anew when it has so many bytes.
+# A group's file is rewritten at this number of bytes.
 _REWRITE_BYTES = 700
 
 
 @contextlib.contextmanager
 def small_files() -> Iterator[None]:
-    """The file of a group is soon written anew."""
+    """The file of a group is soon rewritten."""
     with mock.patch.object(group_file, "_REWRITE_BYTES", _REWRITE_BYTES):
         yield
 
@@ -63,7 +63,7 @@ class Offsets:
         written: by the last call that has returned: found after a kill.
         durable: by the last durable one: found after a power cut, or one of `since`.
         since: by calls that have returned since.
-        maybe: by calls that are under way, or have failed behind the commit.
+        maybe: by calls that are under way, or have failed after the commit.
         is_cut: the power was cut, and the rest has not been read yet.
     """
 
@@ -125,7 +125,7 @@ class Offsets:
         return ""
 
     def settle(self, found: list[int]) -> None:
-        """This was found by a process that goes on from there."""
+        """This was found by a process that continues from there."""
         if self.is_cut:
             # It is on the disk, or it would not be there.
             self.durable = list(found)

@@ -85,7 +85,7 @@ class Ledger:
     def begin(
         self, thread: int, count: int, padding: int, rng: random.Random
     ) -> Append:
-        """A call with so many records, which nobody has made yet."""
+        """A new call with `count` records."""
         number = next(self._numbers)
         values = [b"%d.%d.%d" % (thread, number, i) for i in range(count)]
         values = [value.ljust(padding, b".") for value in values]

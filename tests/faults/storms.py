@@ -62,7 +62,7 @@ class Interrupt(BaseException):
 
 
 def run(count: int, seed: int, tally: Tally) -> None:
-    """So many calls."""
+    """Makes `count` calls."""
     notes = run_cases(__name__, count, seed, tally, worth=_WORTH)
     tally.note(", ".join(f"{n:,} {what}" for what, n in notes.most_common()))
 
@@ -335,7 +335,7 @@ class _Storm:
             append.offsets = partition.append_many(given, keys, durable=durable)
         ledger.acknowledge(append)
         if durable and partition.durable_offset < append.offsets[-1] + 1:
-            # A cut may have come behind it.
+            # A cut may have come after it.
             ledger.check_durable(append, partition)
 
     def _read(self, partition: logstore.Partition, ledger: Ledger) -> None:

@@ -304,7 +304,7 @@ def test_toy_without_a_bug_is_sound() -> None:
 
 
 def test_killed_process_can_do_nothing_more() -> None:
-    """Its descriptors are closed, and the disk goes on without it."""
+    """Its descriptors are closed, and the disk continues without it."""
     disk = _new()
     fd = _written(disk, "a", b"1")
     other = disk.kill()

@@ -85,7 +85,7 @@ def run_programme(
 def test_table_and_last_line_say_what_was_skipped(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Whoever reads the last line alone must not take it for done."""
+    """A reader of the last line alone must not take it for done."""
     status, lines = run_programme({"needs root": 5_000}, monkeypatch, capsys)
     assert status == 0
     assert lines[2].split()[:3] == ["some", "1,000", "cases"]

@@ -332,7 +332,7 @@ def differences(java: JavaDecoder, count: int, seed: int) -> tuple[list[str], in
 
 
 def main() -> None:
-    """Make `count` inputs from a seed."""
+    """Make a number of inputs from a seed."""
     with tempfile.TemporaryDirectory() as folder:
         java = java_decoder(Path(folder))
         assert not isinstance(java, str), java

@@ -28,7 +28,7 @@ Outcome = tuple[str, list[Change]]
 def cuts(
     moment: Moment, rng: random.Random, most: int, *, model: str = "weak"
 ) -> Iterator[tuple[str, Nodes]]:
-    """At most `count` states: (what happened, the nodes after it).
+    """At most `most` states: (what happened, the nodes after it).
 
     Nothing and everything reaching the disk come first, then a sample of the rest.
     """
