@@ -5,8 +5,7 @@ ways: by a snapshot while it is written to, closed, with hard links, moved, file
 while it is written to, or over an older copy; or a broker has it for a while, or is
 given it as the page says. Some have a broker's files. Of some copies a file is left
 out, old, doubled or damaged. Some are only read at first, or get their groups'
-positions. Then both stores continue: records, groups, transactions, publications,
-producers.
+positions. Then both continue: records, groups, transactions, publications, producers.
 
 Queries of Spark continue with some of the copies (`copies_spark`).
 """
@@ -534,8 +533,8 @@ class Case:
         return self.told(ends)
 
     def told(self, ends: dict[TopicPartition, int]) -> str:
-        """A group of a copy that was only read gets its start: always if it may have a
-        position that the copy cannot have."""
+        """A group of a copy only read gets its start: always if its position may be too
+        high."""
         wanted = self.truth.positions
         is_above = any(wanted.get((COMMITS, key), 0) > ends[key] for key in KEYS)
         if self.rng.random() >= 0.4 and not is_above:

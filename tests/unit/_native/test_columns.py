@@ -275,7 +275,7 @@ def test_slices_from_arrow_are_those_of_the_column(large, first):
     ],
 )
 def test_slices_from_arrow_that_lead_out_of_a_buffer_are_refused(ends, other):
-    """Falling and negative positions, those behind the data, buffers too short."""
+    """Falling and negative positions, those after the data, buffers too short."""
     assert arrow_slices(ends, 1, **other)[0] == lib.LS_E_LENGTH
 
 
@@ -317,7 +317,7 @@ def test_slices_from_arrow_of_no_elements_need_no_buffer():
 
 
 def test_sys_reserve_keeps_the_length(tmp_path):
-    """Blocks behind the end; or the file system cannot."""
+    """Blocks after the end; or the file system cannot."""
     path = tmp_path / "file"
     path.write_bytes(b"abc")
     fd = os.open(path, os.O_RDWR)

@@ -1,4 +1,4 @@
-"""A batch whose offsets the batch behind it contradicts, found by the frames alone."""
+"""A batch whose offsets the batch after it contradicts, found by the frames alone."""
 
 from unit._native.kafka_bytes import UNKNOWN, Guarded, message, plain_batch
 
@@ -34,7 +34,7 @@ def test_batch_is_contradicted_by_one_that_begins_in_the_gap_before_it():
 
 
 def test_batch_without_a_gap_before_it_is_not_contradicted():
-    """Then the one behind it is wrong, which a walk over it shows."""
+    """Then the one after it is wrong, which a walk over it shows."""
     for data in (
         plain(9) + plain(9),
         plain(9) + plain(3),

@@ -125,7 +125,7 @@ def test_configure_keeps_reference_counts():
 
 
 def test_configure_while_a_record_is_made_frees_nothing_that_is_used():
-    """By code of an argument: in a process of its own, as this may end it."""
+    """By code of an argument: in a separate process, as this may end it."""
     program = """if True:
         from logstore import Record
         from logstore._native import _records

@@ -292,7 +292,7 @@ def test_finalizer_that_lets_the_log_rest_in_front_of_a_sync_is_survived(
     partition: logstore.Partition, calls: Calls
 ) -> None:
     """To allocate may start the garbage collector, and so any code. What a step reads
-    of a log comes behind that, and behind the question whether it is prepared: the
+    of a log comes after that, and after the question whether it is prepared: the
     state of a log that rests is freed. (The address sanitizer sees a mistake here.)"""
     prepared = writer_of(partition)._log.active.prepared
     sync = writer_of(partition).syncs.shared.sync
@@ -431,7 +431,7 @@ def test_error_behind_the_sync_does_not_hide_that_it_was_done(
     calls: Calls,
     error: type[Exception],
 ) -> None:
-    """Without memory or stack, what is to be done behind it waits for the next sync;
+    """Without memory or stack, what is to be done after it waits for the next sync;
     another error is raised."""
     log = writer_of(partition)._log
     log.point_due()  # so that the next sync has something to do

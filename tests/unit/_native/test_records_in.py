@@ -372,7 +372,7 @@ def test_seal_of_a_header_that_cannot_be_is_refused(fields, status):
     ids=["v0", "v1", "v2"],
 )
 def test_assign_offset_changes_nothing_under_the_crc(entry):
-    """Offsets, and the epoch in magic 2; the entry stands behind another."""
+    """Offsets, and the epoch in magic 2; the entry stands after another."""
     data = bytearray(message(0, b"x", b"y") + entry)
     header = scan(bytes(data)).items[1]
     address = ffi.from_buffer("uint8_t[]", data, require_writable=True)
@@ -488,9 +488,9 @@ def test_shift_stops_at_what_is_not_whole():
 
 
 def restamped(entry, timestamp=T + 7, **fields):
-    """ls_restamp of an entry behind another; (status, the entry afterwards).
+    """ls_restamp of an entry after another; (status, the entry afterwards).
 
-    The memory ends with the entry, so that a write behind it is found.
+    The memory ends with the entry, so that a write after it is found.
     """
     front = message(0, b"x", b"y")
     memory = Guarded(len(front) + len(entry))

@@ -293,7 +293,7 @@ def test_walk_over_offsets_that_do_not_increase_is_an_error(walk):
 
 
 def test_walk_takes_the_last_offset_from_its_caller(walk):
-    """A walk that goes on in the next buffer."""
+    """A walk that continues in the next buffer."""
     state = new_walk(last_offset=4)
     columns = Columns(9)
     out = ffi.new("ls_batch[9]")
@@ -571,7 +571,7 @@ def test_scan_of_a_wrapper_does_not_know_its_base():
 
 
 def test_decoder_that_needs_more_room_goes_on_behind_what_it_has_walked_over():
-    """A control batch puts nothing out, and the batch behind it is too large."""
+    """A control batch puts nothing out, and the batch after it is too large."""
     marker = batch(5, record(0, bytes(4), bytes(6)), 1, attributes=0x20)
     data = marker + plain_batch(6, 40)
     decoder = native.Decoder(8)

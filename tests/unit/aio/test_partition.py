@@ -140,7 +140,7 @@ def test_appends_are_in_the_log_in_the_order_they_began(
 def test_append_that_has_to_wait_lets_other_tasks_run(
     tmp_path: Path, durable: bool
 ) -> None:
-    """Another thread holds the lock of the log: the loop goes on."""
+    """Another thread holds the lock of the log: the loop continues."""
 
     async def main() -> None:
         async with new_partition(tmp_path) as p:
@@ -185,7 +185,7 @@ def test_small_appends_are_done_at_once(tmp_path: Path) -> None:
 
 
 def test_appends_are_at_once_again_when_the_thread_is_done(tmp_path: Path) -> None:
-    """All tasks of a batch go on without it, not only the last."""
+    """All tasks of a batch continue without it, not only the last."""
 
     async def main() -> None:
         async with new_partition(tmp_path) as p:
@@ -243,7 +243,7 @@ def test_mutable_values_may_be_changed_while_an_append_waits(tmp_path: Path) -> 
 def test_bad_arguments_raise_as_in_a_blocking_call(
     tmp_path: Path, is_queued: bool
 ) -> None:
-    """And nothing is written; also behind an append that waits."""
+    """And nothing is written; also after an append that waits."""
 
     async def main() -> None:
         async with new_partition(tmp_path) as p:

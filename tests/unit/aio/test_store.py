@@ -370,7 +370,7 @@ def test_call_that_waits_for_a_thread_is_completed_without_its_task(
             assert store.topics() == []
             begins.set()
             assert await busy
-            await store.recover()  # behind it
+            await store.recover()  # after it
             assert store.topics() == ["orders"]
 
     run(main(), loop_kind)

@@ -217,7 +217,7 @@ def test_task_cancelled_in_an_append_while_the_consumer_stops_has_added_nothing(
     run(main(), loop_kind)
     end = time.monotonic() + 60
     while not closed and time.monotonic() < end:
-        time.sleep(0.01)  # the thread goes on without the loop
+        time.sleep(0.01)  # the thread continues without the loop
     assert closed == [1]
     with logstore.open(path, read_only=True) as store:
         values = [record.value for record in store.topic("t")[0].read(100)]

@@ -167,7 +167,7 @@ def test_records_isolation(run: Any) -> None:
 
 
 def test_records_with_damage_exit_one(run: Any, partition: Path) -> None:
-    """A partition: all records before it; a file: those behind it, too."""
+    """A partition: all records before it; a file: those after it, too."""
     path = logs_in(partition)[0]
     frame = frames(path)[1]
     flip_bit(path, 8 * (frame.pos + frame.size - 1))
@@ -398,7 +398,7 @@ def test_the_limit_on_decompression_is_an_option_of_all_that_decompress(
 def test_what_cannot_be_decompressed_in_a_file_is_left_out(
     run: Any, tmp_path: Path, magic: int
 ) -> None:
-    """Under a right checksum: the batches behind it follow, and the status is 1."""
+    """Under a right checksum: the batches after it follow, and the status is 1."""
     path = write_store(tmp_path / "store", 30, magic, "gzip", call=10)
     log = logs_in(path)[0]
     frame = frames(log)[1]

@@ -198,7 +198,7 @@ def test_repair_on_a_terminal_asks_for_the_name(
     answer: str,
     status: int,
 ) -> None:
-    """Only the exact name goes on."""
+    """Only the exact name continues."""
     log = damaged(partition)
     before = log.read_bytes()
     keyboard = Terminal(answer)

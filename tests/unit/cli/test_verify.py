@@ -48,7 +48,7 @@ def test_verify_threads(run: Any, partition: Path) -> None:
 
 
 def test_verify_prints_problems_last(run: Any, tmp_path: Path) -> None:
-    """Behind the notes, and the counts behind both."""
+    """Behind the notes, and the counts after both."""
     path = write_store(tmp_path / "store", RECORDS, magic=2, **SMALL)
     flip_bit(logs_in(path)[0], 8 * 30)
     with logstore.open(path.parent) as store:

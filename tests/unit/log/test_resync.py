@@ -1,4 +1,4 @@
-"""Damage, and reading behind it: what an error says, and what the index has to do with
+"""Damage, and reading after it: what an error says, and what the index has to do with
 it (nothing)."""
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def damage(path: Path, batch: Any, how: str, index: str, rng: random.Random) -> 
 def until_damage(
     found: Iterator[int], start: int
 ) -> tuple[int, logstore.CorruptRecordError | None]:
-    """(one past the last that was delivered, the error behind it)."""
+    """(one past the last that was delivered, the error after it)."""
     offset = start
     try:
         for got in found:

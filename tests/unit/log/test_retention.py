@@ -430,7 +430,7 @@ def in_all_ways(partition: logstore.Partition) -> list[list[int]]:
 def test_log_that_was_cut_in_a_gap_goes_on_where_it_was_cut(
     tmp_path: Path, magic: int, codec: str, layout: str, appends: bool
 ) -> None:
-    """The next offset is the one that was cut to, not the one behind the last record
+    """The next offset is the one that was cut to, not the one after the last record
     that is there: all ways to append agree on that, and so does the next opening. What
     is missing between the two is no damage, before the next append either."""
     for target in (3, 4, 5, 6, 7, 8):
@@ -519,7 +519,7 @@ def test_cut_in_a_gap_ends_before_it_where_no_segment_can_begin(
 
 
 def test_cut_in_a_gap_moves_no_start(tmp_path: Path) -> None:
-    """Where the log starts in the gap, it does so behind the cut."""
+    """Where the log starts in the gap, it does so after the cut."""
     compacted(tmp_path, 1, "none", "one segment")
     with open_store(tmp_path, _files=Unsynced()) as store:
         partition = store.topic("orders")[0]

@@ -209,7 +209,7 @@ def test_reader_that_failed_goes_on_failing(
 @pytest.mark.thorough
 @pytest.mark.slow
 def test_records_that_pass_2_gib_together_are_read(tmp_path: Path) -> None:
-    """Each in a batch of its own."""
+    """Each in a separate batch."""
     sizes = [900 << 20, 1300 << 20]
     with logstore.open(tmp_path) as store:
         partition = new_partition(store, 2, max_message_bytes=(1 << 31) - 1)

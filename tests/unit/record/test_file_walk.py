@@ -241,7 +241,7 @@ def test_read_that_has_no_batch_is_made_again_in_a_whole_buffer() -> None:
 
 
 def test_walk_that_ends_with_its_read_keeps_the_length() -> None:
-    """Reads go on to end with a batch as long as they do."""
+    """Reads continue to end with a batch as long as they do."""
     walk = after(400)
     assert walk.read()
     walk.advance(800, native.STOP_END, 0, 1)

@@ -148,7 +148,7 @@ def frame_byte(data: bytes, pos: int) -> int:
 def test_flipped_bit_raises_and_writes_nothing(
     tmp_path: Path, magic: int, codec: str
 ) -> None:
-    """No damaged batch gets into the log; the leader epoch is written anew anyway."""
+    """No damaged batch gets into the log; the leader epoch is rewritten anyway."""
     data = batches_of(tmp_path / "from", magic, codec, 10)
     with logstore.open(tmp_path / "to") as store:
         partition = new_partition(store)
@@ -195,7 +195,7 @@ def test_unknown_magic_raises_unsupported(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("count", [0, 4, 6, -1, (1 << 31) - 1])
 def test_wrong_record_count_raises_corrupt_record(tmp_path: Path, count: int) -> None:
-    """The header's count is held against the records, behind a right checksum."""
+    """The header's count is held against the records, after a right checksum."""
     data = batches_of(tmp_path / "from", 2, "none", 5)
     bad = fixed_crc(data[:57] + count.to_bytes(4, "big", signed=True) + data[61:])
     with logstore.open(tmp_path / "to") as store:
@@ -444,7 +444,7 @@ NAMED = (
 def test_each_field_at_its_extremes_is_refused_or_read_again(
     tmp_path: Path, field: str, codec: str
 ) -> None:
-    """A named error and nothing written, or the five records and a sound log."""
+    """A named error and nothing written, or the five records and an intact log."""
     batch = one_batch(tmp_path / "from", 2, codec)
     kind, pos = FIELDS[field]
     bits = 8 * struct.calcsize(kind)

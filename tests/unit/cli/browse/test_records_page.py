@@ -446,7 +446,7 @@ def test_a_search_can_be_stopped(shop: Path, monkeypatch: Any) -> None:
 
 
 def test_many_matches_are_shown_in_parts(tmp_path: Path) -> None:
-    """Rows are bounded: `m` goes on."""
+    """Rows are bounded: `m` continues."""
     with logstore.open(tmp_path) as store:
         store.create_topic("t")[0].append_many([b"x%d" % n for n in range(2500)])
 

@@ -125,7 +125,7 @@ def test_damage_is_a_row_where_its_records_would_be(
 
 def test_intact_batches_behind_the_end_are_told(shop: Path, tmp_path: Path) -> None:
     """The log of a broker that was killed ends at its first bad batch behind the
-    recovery point. What is behind that may be damage."""
+    recovery point. What is after that may be damage."""
     killed = tmp_path / "killed"
     (killed / "orders-0").mkdir(parents=True, mode=0o700)
     log = killed / "orders-0" / f"{0:020}.log"
@@ -143,7 +143,7 @@ def test_intact_batches_behind_the_end_are_told(shop: Path, tmp_path: Path) -> N
 
 
 def test_records_that_were_deleted_meanwhile_are_told(shop: Path) -> None:
-    """And reading goes on at the start that the log has now."""
+    """And reading continues at the start that the log has now."""
     with logstore.open(shop) as writer, logstore.open(shop, read_only=True) as store:
         view = view_of(store, "clicks")
         place = view.forward(view.starts(), 10).stop
@@ -159,7 +159,7 @@ def test_records_that_were_deleted_meanwhile_are_told(shop: Path) -> None:
 
 
 def test_a_log_that_was_cut_meanwhile_is_told(shop: Path) -> None:
-    """A follower stands behind its end."""
+    """A follower stands after its end."""
     with logstore.open(shop) as writer:
         view = view_of(writer, "clicks")
         place = view.ends()

@@ -186,7 +186,7 @@ def test_export_writes_what_skip_and_limit_leave(
 def test_export_with_a_limit_reads_no_further(
     run: Any, store: Path, tmp_path: Path
 ) -> None:
-    """Damage behind it was not asked for; that of a topic has a limit of its own."""
+    """Damage after it was not asked for; that of a topic has a limit of its own."""
     flip_bit(logs_in(store / "orders-0")[0], 8 * 30)
     for kind in ("jsonl", "parquet"):
         target = tmp_path / f"x.{kind}"

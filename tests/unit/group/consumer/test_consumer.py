@@ -54,7 +54,7 @@ def test_all_partitions_have_their_turn(path: Path) -> None:
 
 
 def test_iterator_delivers_one_by_one(path: Path) -> None:
-    """The position is behind the last one; a `poll` continues there."""
+    """The position is after the last one; a `poll` continues there."""
     with consumer(path) as one:
         first = [next(one) for _ in range(4)]
         assert [r.offset for r in first] == [0, 1, 2, 3]

@@ -422,7 +422,7 @@ def test_room_is_made_in_a_group_whose_members_are_all_dead(
 def test_stuck_member_keeps_its_partitions(
     path: Path, opened: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is reported; when it goes on, its commit counts."""
+    """It is reported; when it continues, its commit counts."""
     one = opened(max_poll_interval_ms=10, auto_commit_ms=None)
     settle(one)
     drain(one)
@@ -506,7 +506,7 @@ def test_wait_ends_when_a_free_partition_is_due(opened: Callable[..., Any]) -> N
 def test_hung_holder_of_the_mutex_is_a_named_error(
     path: Path, opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A commit does not wait for ever; a poll goes on without the group."""
+    """A commit does not wait for ever; a poll continues without the group."""
     monkeypatch.setattr(open_group_module, "_WAIT_S", 0.02)
     one = opened()
     drain(one)

@@ -1,4 +1,4 @@
-"""Interrupts in a group's calls: what changes in two steps is undone or goes on."""
+"""Interrupts in a group's calls: what changes in two steps is undone or continues."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """A member that is killed at one of its system calls: what it has committed counts, and
-the group goes on."""
+the group continues."""
 
 from __future__ import annotations
 

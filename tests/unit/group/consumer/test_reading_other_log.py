@@ -246,7 +246,7 @@ def test_transaction_whose_input_was_cut_is_refused(
 def test_aborted_transaction_begins_again_in_its_own_log(
     path: Path, opened: Callable[..., Any]
 ) -> None:
-    """The position before it lies behind the cut, in another log."""
+    """The position before it lies after the cut, in another log."""
     with logstore.open(path) as store:
         store.create_topic("out")
     one = opened()

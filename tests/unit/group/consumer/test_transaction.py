@@ -54,7 +54,7 @@ ALL = sorted(b"%d:%d" % (p, n) for p in range(2) for n in range(10))
 def test_outputs_and_positions_are_published_together(
     path: Path, opened: Callable[..., Any]
 ) -> None:
-    """The next member continues behind them."""
+    """The next member continues after them."""
     one = opened()
     assert copy_some(one, 7) == 7
     assert len(outputs(path)) == 7
@@ -122,7 +122,7 @@ def test_abort_and_explicit_commit(path: Path, opened: Callable[..., Any]) -> No
 
 
 def test_bad_output_is_refused_when_it_is_given(opened: Callable[..., Any]) -> None:
-    """The transaction can go on without it."""
+    """The transaction can continue without it."""
     one = opened()
     with one.transaction() as transaction:
         with pytest.raises(logstore.TopicNotFoundError):

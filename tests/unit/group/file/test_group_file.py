@@ -523,7 +523,7 @@ def test_record_of_a_broker_has_no_members_here(one: OneMember) -> None:
     assert HEADER == "logstore"
 
 
-# ------------------------------------------------------------------ written anew
+# ------------------------------------------------------------------ rewritten
 
 
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -533,7 +533,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_file_is_written_anew_when_it_is_large(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Four times the bytes of what counts; other members go on in the new one."""
+    """Four times the bytes of what counts; other members continue in the new one."""
     small(monkeypatch)
     one, two = OneMember(tmp_path), OneMember(tmp_path)
     one.file.append(one.slots, state=GroupState(3, "range", "commits"))
@@ -571,7 +571,7 @@ def test_failure_to_write_anew_is_none_of_the_commit(
 def test_power_failure_keeps_durable_commits(
     model: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At each moment, in whatever state it leaves the disk; and the group goes on."""
+    """At each moment, in whatever state it leaves the disk; and the group continues."""
     small(monkeypatch)
     rng = random.Random(seed)
     disk = MemoryDisk(model=model, seed=seed)
@@ -585,7 +585,7 @@ def test_power_failure_keeps_durable_commits(
         if durable:
             promised.append((len(moments), offset))
     last = one.file.end
-    assert last[1] < 4000  # it was written anew meanwhile
+    assert last[1] < 4000  # it was rewritten meanwhile
     for index in some(range(len(moments)), 60, salt=f"{seed}"):
         least = max((p for at, p in promised if at <= index), default=0)
         for words, nodes in cuts(moments[index], rng, 4, model=model):

@@ -101,7 +101,7 @@ def reset_dry(path: Path) -> Any:
 def test_damaged_file_is_an_error_of_each_call(
     damaged: Path, call: Callable[[Path], Any]
 ) -> None:
-    """It has a name of its own, and the file stays as it is."""
+    """It has a separate name, and the file stays as it is."""
     before = group_file(damaged).read_bytes()
     with pytest.raises(
         logstore.errors.CorruptCheckpointError, match="the group's file"

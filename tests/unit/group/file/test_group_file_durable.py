@@ -29,7 +29,7 @@ def at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file is soon large enough to be written anew."""
+    """A file is soon large enough to be rewritten."""
     monkeypatch.setattr(group_file_module, "_REWRITE_BYTES", 2000)
 
 
@@ -312,7 +312,7 @@ def test_commit_that_is_appended_and_not_durable_says_so(
 
 
 def test_turn_to_sync_that_cannot_be_taken_is_none_of_the_commit() -> None:
-    """When the file would be written anew: the commit is there already."""
+    """When the file would be rewritten: the commit is there already."""
     disk = MemoryDisk()
     disk.make_root("/store")
     one = OneMember("/store", files=disk)

@@ -326,7 +326,7 @@ def test_owner_file_is_read_again_if_it_is_being_changed(
 def test_opening_after_a_kill_makes_the_names_of_a_partition_durable(
     tmp_path: Path,
 ) -> None:
-    """The sync behind the rename of its state may have failed, and what the state says
+    """The sync after the rename of its state may have failed, and what the state says
     counts: nothing lies past the durable point that would be written again."""
     with open_store(tmp_path / "store") as store:
         partition = new_partition(store)

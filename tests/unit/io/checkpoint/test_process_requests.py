@@ -99,7 +99,7 @@ def test_withdrawn_request_is_not_taken(
 def test_request_that_is_being_withdrawn_is_left(
     root: Directory, mine: ProcessFile, owner: ServedProcess
 ) -> None:
-    """Nor are those behind it taken: they are carried out in order."""
+    """Nor are those after it taken: they are carried out in order."""
     for content in (b"1", b"2"):
         put(mine, content)
     other = ServedProcess(root, ID)
@@ -361,7 +361,7 @@ def test_what_a_process_left_before_its_name_is_removed(
 
 
 class Interrupting(Files):
-    """An interrupt comes behind a write, once."""
+    """An interrupt comes after a write, once."""
 
     def __init__(self) -> None:
         self.writes_left = 1 << 30

@@ -44,7 +44,7 @@ def test_log_is_synced_when_its_end_moves() -> None:
     assert second.bases == {A: 8, B: 9}
     assert second.synced == {A}
     assert first.after([entry(row(A, 6)), entry(row(B, 10))]).synced == {A, B}
-    # A log that was cut or deleted has no end, and begins anew.
+    # A log that was cut or deleted has no end, and restarts.
     gone = second.after([entry(row(A, None))])
     assert (gone.bases, gone.synced) == ({B: 9}, frozenset())
     again = gone.after([entry(row(A, 3))])

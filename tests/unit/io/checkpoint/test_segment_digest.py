@@ -1,4 +1,4 @@
-"""Digests of sealed segments: written behind the roll, true as long as they stand."""
+"""Digests of sealed segments: written after the roll, true as long as they stand."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def sealed_in(partition: Path) -> set[int]:
 
 
 def await_digests(partition: Path) -> None:
-    """Wait for the store's thread, which writes them behind the roll."""
+    """Wait for the store's thread, which writes them after the roll."""
     deadline = time.monotonic() + 30
     while digests_in(partition) != sealed_in(partition):
         assert time.monotonic() < deadline

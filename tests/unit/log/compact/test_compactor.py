@@ -320,7 +320,7 @@ def test_truncation_lowers_the_checkpoint(tmp_path: Path) -> None:
 
 
 def test_deleted_topic_leaves_the_checkpoint(tmp_path: Path) -> None:
-    """Another one of its name begins anew."""
+    """Another one of its name restarts."""
     with logstore.open(tmp_path) as store:
         write(topic(store))
         write(topic(store, "u"))

@@ -344,7 +344,7 @@ def test_changed_bit_makes_it_not_count(store: Store, log: Partition, bit: int) 
     ids=["empty", "short", "zeros", "zero tail", "gone", "directory", "link", "fifo"],
 )  # fmt: skip
 def test_damaged_file_is_as_none(store: Store, log: Partition, damage: Any) -> None:
-    """Readers know what the state says, and the writer goes on."""
+    """Readers know what the state says, and the writer continues."""
     log.append(b"x", durable=True)
     damage(page_of(log))
     with logstore.open(store.path, read_only=True) as again:

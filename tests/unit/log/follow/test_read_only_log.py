@@ -427,7 +427,7 @@ def test_follow_durable_only_stops_at_the_durable_offset(tmp_path: Path) -> None
 
 
 def test_follow_of_compacted_gap_moves_on(tmp_path: Path) -> None:
-    """A follower over an empty rolled segment delivers what comes behind it."""
+    """A follower over an empty rolled segment delivers what comes after it."""
     with logstore.open(tmp_path) as store:
         partition = new_partition(store)
         records = partition.follow()

@@ -93,7 +93,7 @@ def test_follower_above_a_cut_is_told_and_one_at_it_goes_on(
 OLD = [b"old.%d" % offset for offset in range(10)]
 NEW = [b"new.%d" % offset for offset in range(3)]
 
-# What a call gives: of the log before the cut, and behind it.
+# What a call gives: of the log before the cut, and after it.
 ANSWERS: dict[str, tuple[Callable[[logstore.Partition], object], int, object, object]]
 ANSWERS = {
     "fetch": (lambda p: [r.value for r in p.fetch(0)], 0, OLD, NEW),

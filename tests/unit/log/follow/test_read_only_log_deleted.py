@@ -1,4 +1,4 @@
-"""A log whose topic is deleted under a reader: what has begun goes on, where the log
+"""A log whose topic is deleted under a reader: what has begun continues, where the log
 was not cut before."""
 
 from __future__ import annotations

@@ -304,7 +304,7 @@ def test_segment_that_was_rolled_and_compacted_between_two_looks_is_no_cut(
 def test_broker_takes_a_closed_store_over(
     tmp_path: Path, epochs: bool, codec: str
 ) -> None:
-    """Its batches have a leader epoch; the reader goes on in them, across a roll."""
+    """Its batches have a leader epoch; the reader continues in them, across a roll."""
     with open_store(tmp_path, _files=Unsynced()) as store:
         partition = store.create_topic("orders", config=config_of(2, codec))[0]
         for _ in range(20):

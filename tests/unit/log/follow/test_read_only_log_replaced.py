@@ -1,5 +1,5 @@
-"""A log that is made anew, or goes back to a backup, under a reader: it is another log,
-and the reader is never given records of both."""
+"""A log that is created again, or goes back to a backup, under a reader: it is another
+log, and the reader is never given records of both."""
 
 from __future__ import annotations
 

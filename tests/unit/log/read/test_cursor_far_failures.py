@@ -223,7 +223,7 @@ def test_damage_is_met_as_in_files(
     damage: Callable[[bytearray], None],
     read: Callable[[Any], Iterator[Any]],
 ) -> None:
-    """The same records, the same error, and reading goes on at the same place."""
+    """The same records, the same error, and reading continues at the same place."""
     path = tmp_path / "s"
     with logstore.open(path) as store:
         config = TopicConfig(segment_bytes=100_000)

@@ -280,7 +280,7 @@ def place(monkeypatch: pytest.MonkeyPatch) -> MemoryPlace:
     return place
 
 
-# Several partitions are a case of their own if they are read together.
+# Several partitions are a separate case if they are read together.
 CASES = [(name, "one") for name in WAYS] + [
     (name, "three")
     for name in WAYS

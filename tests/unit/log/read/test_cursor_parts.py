@@ -219,7 +219,7 @@ def test_bytes_of_another_version_are_void(tmp_path: Path) -> None:
 
 
 def test_segment_that_ends_too_early_is_damaged(tmp_path: Path) -> None:
-    """Unless the read ends there, or the log may have gaps and goes on."""
+    """Unless the read ends there, or the log may have gaps and continues."""
     segment = segment_in(tmp_path)
     whole = read_of(segment)
     take_all(whole, 0)

@@ -91,7 +91,7 @@ def test_skip_leaves_out_the_damaged_batch_only(
 def test_skip_finds_the_next_batch_behind_a_damaged_length(
     tmp_path: Path, magic: int, bit: int
 ) -> None:
-    """A length that is wrong says nothing: the next sound batch is sought."""
+    """A length that is wrong says nothing: the next intact batch is sought."""
     directory = write_store(tmp_path, COUNT, magic)
     log = logs_in(directory)[0]
     bad = frames(log)[3]
@@ -323,8 +323,8 @@ STARTS: dict[str, Callable[[logstore.Partition, int], list[int]]] = {
 def test_read_that_starts_behind_damage_is_not_concerned_by_it(
     tmp_path: Path, way: str, magic: int, codec: str
 ) -> None:
-    """The next sound batch decides, wherever the index leads; who starts in what is
-    damaged is told where reading can go on."""
+    """The next intact batch decides, wherever the index leads; who starts in what is
+    damaged is told where reading can continue."""
     with logstore.open(tmp_path) as store:
         partition = new_partition(store, magic, codec)
         for _ in range(12):

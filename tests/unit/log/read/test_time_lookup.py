@@ -267,7 +267,7 @@ def damage_crc(data: bytearray, pos: int) -> None:
 def test_lookup_in_a_damaged_segment_says_what_a_read_says(
     tmp_path: Path, damage: Callable[[bytearray, int], None]
 ) -> None:
-    """Damage behind the record that is found does not concern the lookup; before it,
+    """Damage after the record that is found does not concern the lookup; before it,
     the error and the range that is left out are a read's."""
     with logstore.open(tmp_path) as store:
         partition = store.create_topic("a")[0]

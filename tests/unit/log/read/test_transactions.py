@@ -250,8 +250,8 @@ def test_damaged_end_counts_if_other_damage_follows_directly(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("bit", [62, 40, 4])
 def test_wrong_offset_is_no_end_of_what_is_committed(tmp_path: Path, bit: int) -> None:
-    """No checksum covers it: one that lies behind the segment, or behind the batches
-    that follow, ends no look for transactions. A read behind it needs none."""
+    """No checksum covers it: one that lies after the segment, or after the batches
+    that follow, ends no look for transactions. A read after it needs none."""
     log = Log()
     places = []
     for _ in range(9):

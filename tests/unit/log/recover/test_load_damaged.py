@@ -170,7 +170,7 @@ def test_closed_store_that_lost_a_segment_is_damaged(tmp_path: Path) -> None:
 def test_closed_store_that_grew_is_damaged_and_serves_what_it_had(
     tmp_path: Path,
 ) -> None:
-    """Nobody of us wrote behind the end of a closed log."""
+    """Nobody of us wrote after the end of a closed log."""
     directory = write_store(tmp_path, COUNT)
     log = logs_in(directory)[0]
     append_garbage(log)
@@ -197,7 +197,7 @@ def another_program(log: Path) -> bytes:
     return no_state(log)
 
 
-# What comes behind the end of a log that was closed.
+# What comes after the end of a log that was closed.
 HURT: dict[str, Callable[[Path], bytes]] = {
     "garbage": lambda log: GARBAGE,
     "zeros": lambda log: bytes(300),
@@ -212,7 +212,7 @@ def test_damage_seen_in_a_closed_store_is_not_forgotten(
     tmp_path: Path, hurt: str
 ) -> None:
     """Where another partition is written to then, and the store is killed, or closed
-    without its marks, what lies behind the end of a closed log is no torn tail."""
+    without its marks, what lies after the end of a closed log is no torn tail."""
     live, store = tmp_path / "live", tmp_path / "store"
     write_store(live, COUNT)
     with logstore.open(live) as opened:
@@ -255,7 +255,7 @@ def test_damage_seen_in_a_closed_store_is_not_forgotten(
 
 
 def test_a_partition_older_than_its_closed_store_stays_so(tmp_path: Path) -> None:
-    """Offsets were given out that it does not have: also behind an unclean stop."""
+    """Offsets were given out that it does not have: also after an unclean stop."""
     directory = write_store(tmp_path / "live", COUNT)
     shutil.copytree(directory, tmp_path / "old")
     with logstore.open(tmp_path / "live") as opened:

@@ -377,8 +377,8 @@ def test_damage_that_another_program_cut_off_is_gone_and_says_what_is_missing(
 
 
 def test_damage_that_another_program_has_written_over_is_gone(tmp_path: Path) -> None:
-    """A broker cuts the damage and goes on: what it has is whole, and shorter than the
-    log was. What is missing is said."""
+    """A broker cuts the damage and continues: what it has is whole, and shorter than
+    the log was. What is missing is said."""
     store, bit = damaged(tmp_path)
     found(store)
     log = the_log(store)
@@ -462,7 +462,8 @@ def test_repair_with_a_mode_takes_the_record_away(tmp_path: Path, mode: str) -> 
 
 
 def test_delete_before_works_on_a_damaged_log(tmp_path: Path) -> None:
-    """The way to go on without the damaged part; the next opening says that it went."""
+    """The way to continue without the damaged part; the next opening says that it
+    went."""
     partition = write_store(tmp_path / "store", COUNT, **SMALL)
     store = partition.parent
     second = int(logs_in(partition)[1].stem)
@@ -533,7 +534,7 @@ def test_damage_of_a_segment_whose_deletion_was_interrupted_is_gone(
 
 
 def test_copy_without_marks_keeps_its_damage(tmp_path: Path) -> None:
-    """Without a recovery point nothing behind a bad batch is a torn tail."""
+    """Without a recovery point nothing after a bad batch is a torn tail."""
     store = foreign(killed_store(tmp_path, 2, count=COUNT)).parent
     for name in (".kafka_cleanshutdown", "recovery-point-offset-checkpoint"):
         (store / name).unlink(missing_ok=True)

@@ -479,7 +479,7 @@ def test_clock_that_fails_writes_nothing(
 
 def test_write_that_is_cut_short_is_undone(tmp_path: Path) -> None:
     """A limit of the file size in the middle of a record, where its space is reserved
-    already: the log is as it was, the next append goes on behind the last record."""
+    already: the log is as it was, the next append continues after the last record."""
     partition = partition_of(tmp_path)
     for _ in range(10):
         partition.append(bytes(100))

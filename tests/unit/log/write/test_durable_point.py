@@ -149,7 +149,7 @@ def test_damaged_entry_before_the_last_one_is_reported(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("call", ["write", "sync"])
 def test_failed_entry_is_followed_by_a_whole_file(tmp_path: Path, call: str) -> None:
-    """The append that rolled goes on: the old durable point is true, too."""
+    """The append that rolled continues: the old durable point is true, too."""
     files = FaultyFiles()
     with opened(tmp_path, 3, files) as store:
         p = store.topic("orders")[0]

@@ -447,7 +447,7 @@ def test_snapshot_that_cannot_be_written_costs_no_record(tmp_path: Path) -> None
 
 
 def test_damage_in_what_must_be_read_is_a_named_error(tmp_path: Path) -> None:
-    """And a caller that needs no check goes on."""
+    """And a caller that needs no check continues."""
     with logstore.open(tmp_path) as store:
         partition = made(store)
         for n in range(3):

@@ -355,7 +355,7 @@ def test_deletion_of_the_topic_during_a_compaction_ends_it(tmp_path: Path) -> No
 
 
 def test_retention_during_a_compaction_deletes(tmp_path: Path) -> None:
-    """The compaction goes on with what is left."""
+    """The compaction continues with what is left."""
     with logstore.open(tmp_path) as store:
         partition = made(store)
         wanted = newest(partition)

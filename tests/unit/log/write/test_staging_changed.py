@@ -30,7 +30,7 @@ PUBLISHABLE = [(magic, codec) for magic, codec in FORMATS if magic]
 
 
 def test_staged_for_a_topic_that_was_made_anew_is_refused(store: Store) -> None:
-    """Its records are not for that one, which has settings of its own."""
+    """Its records are not for that one, which has separate settings."""
     partition = store.create_topic("t", 1, config_of(2))[0]
     staged = stage(store, partition, b"for the first")
     store.delete_topic("t")

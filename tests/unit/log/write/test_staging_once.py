@@ -118,7 +118,7 @@ def test_exhausted_iterator_publishes_nothing(
 
 
 class Failing(Files):
-    """Fails a write of staged records, then goes on."""
+    """Fails a write of staged records, then continues."""
 
     fails = False
 

@@ -140,7 +140,7 @@ def test_one_call_may_have_whole_transactions_of_several_segments(
 
 
 def test_snapshots_have_the_open_transactions(tmp_path: Path) -> None:
-    """At each roll, and at the close: a broker that goes on from there holds readers
+    """At each roll, and at the close: a broker that continues from there holds readers
     back where we do. It is so, too, if the sequences are not checked."""
     log = Transactions(random.Random(3))
     first: dict[int, dict[int, int]] = {}
@@ -416,7 +416,7 @@ def of_the_future(data: bytes) -> bytes:
 def test_damaged_index_takes_no_entry_until_it_is_built_again(
     tmp_path: Path, change: Callable[[bytes], bytes]
 ) -> None:
-    """The append is refused by name, and changes nothing; data and commits go on."""
+    """The append is refused by name, and changes nothing; data and commits continue."""
     log = Transactions(random.Random(1))
     with logstore.open(tmp_path) as store:
         partition = created(store)

@@ -29,8 +29,8 @@ from support.values import (
 def test_full_disk_refuses_an_append_before_a_byte_is_written(
     tmp_path: Path, magic: int, codec: str
 ) -> None:
-    """DiskFullError, the file as it was; reading goes on; appending does when there is
-    room again, without a gap in the offsets."""
+    """DiskFullError, the file as it was; reading continues; appending does when there
+    is room again, without a gap in the offsets."""
     files = FullDisk()
     with open_store(tmp_path, _files=files) as store:
         partition = new_partition(store, magic, codec, segment_bytes=4000)
@@ -136,7 +136,7 @@ class NoReserve(FaultyFiles):
 def test_file_system_without_reserve_gets_the_same_log(
     tmp_path: Path, magic: int
 ) -> None:
-    """Appends go on without, and one that fails in its write is undone."""
+    """Appends continue without, and one that fails in its write is undone."""
     files = NoReserve()
     with open_store(tmp_path, _files=files) as store:
         partition = new_partition(store, magic, segment_bytes=700)

@@ -306,7 +306,7 @@ def test_topics_of_the_cluster_are_compared(tmp_path: Path) -> None:
     removed = topic_record("orders", ids["orders"], is_removed=True)
     metadata_log(log, [topic("a"), topic("orders"), removed], f"{0:020d}.log")
     assert effects(tmp_path, "topic") == ["loses"]
-    # A snapshot behind the log has the last word.
+    # A snapshot after the log has the last word.
     metadata_log(log, [topic("orders")], f"{7:020d}-{1:010d}.checkpoint")
     assert effects(tmp_path, "topic") == ["ok"]
     # A number without an end, and damage.
@@ -439,7 +439,7 @@ def test_partition_whose_directory_is_gone_is_a_loss(tmp_path: Path) -> None:
 
 
 def test_end_that_is_cut_is_told_of_a_log_and_of_an_index(tmp_path: Path) -> None:
-    """A torn tail, and zeros behind the entries of an index."""
+    """A torn tail, and zeros after the entries of an index."""
     with logstore.open(tmp_path) as store:
         store.create_topic("orders")[0].append(b"v")
     root = Directory.open_root(Files(), str(tmp_path))

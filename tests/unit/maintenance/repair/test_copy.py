@@ -14,7 +14,7 @@ from support.values import append_records, config_of, expected
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    """A closed store with a topic of three partitions that has settings of its own."""
+    """A closed store with a topic of three partitions that has separate settings."""
     path = tmp_path / "store"
     with logstore.open(path) as store:
         config = config_of(2, retention_ms=77)

@@ -339,7 +339,7 @@ def test_damage_comes_first_with_what_is_lost(store: Path) -> None:
 
 
 def test_damage_at_the_end_of_a_sealed_segment_loses_no_more(store: Path) -> None:
-    """Its last batch has 10 records; those of the segments behind it can be read."""
+    """Its last batch has 10 records; those of the segments after it can be read."""
     log = logs_in(store / "orders-1")[2]
     flip_bit(log, 8 * (log.stat().st_size - 20))
     partition = logstore.report(store).to_dict()["topics"][0]["partitions"][1]
@@ -384,7 +384,7 @@ def test_damaged_index_is_a_warning(store: Path) -> None:
 
 
 def test_store_that_was_not_closed_is_told(store: Path, tmp_path: Path) -> None:
-    """Nobody holds it, and it is not clean: the records behind the durable point are
+    """Nobody holds it, and it is not clean: the records after the durable point are
     named as such."""
     with logstore.open(store) as opened:
         opened.topic("orders")[0].append_many([b"x"] * 5)

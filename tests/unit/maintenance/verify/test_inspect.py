@@ -1,4 +1,4 @@
-"""`inspect_file` gives every batch of one file, and goes on behind damage."""
+"""`inspect_file` gives every batch of one file, and continues behind damage."""
 
 from __future__ import annotations
 

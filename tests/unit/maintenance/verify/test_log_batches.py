@@ -1,4 +1,4 @@
-"""Damaged batches of a log: `verify` lists each, and goes on behind it."""
+"""Damaged batches of a log: `verify` lists each, and continues after it."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ def test_a_wrong_record_count_is_found(tmp_path: Path) -> None:
 def test_what_looks_like_a_message_in_a_damaged_wrapper_is_not_believed(
     tmp_path: Path,
 ) -> None:
-    """Behind a damaged length the search goes on at every byte; an offset that no
+    """Behind a damaged length the search continues at every byte; an offset that no
     segment can have does not end it, and does not overlap with those that follow."""
     partition = write_store(
         tmp_path, 90, 0, "snappy", call=3, segment_bytes=900, index_interval_bytes=100

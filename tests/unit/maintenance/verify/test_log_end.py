@@ -87,7 +87,7 @@ def test_batches_behind_the_end_of_a_sealed_segment_are_lost(tmp_path: Path) -> 
 
 
 def test_batches_that_damage_has_moved_are_kept_by_repair(tmp_path: Path) -> None:
-    """A batch is twice in the last segment of a closed store: the one behind it goes
+    """A batch is twice in the last segment of a closed store: the one after it goes
     past the end that the state has."""
     write_store(tmp_path, 6, 2, call=2)
     (log,) = logs_in(tmp_path / "orders-0")

@@ -180,7 +180,7 @@ def test_batch_that_is_too_large_is_a_note() -> None:
 
 
 def test_torn_end_names_the_intact_batches_in_it() -> None:
-    """Only those behind the end of the log lose anything."""
+    """Only those after the end of the log lose anything."""
     tail = Tail("x.log", 50, 20, 120, "a part of a batch")
     found = the(TornEnd(tail, -1))
     assert (found.severity, place(found)) == (NOTE, (50, 120, None))

@@ -1,6 +1,6 @@
 """A run of `verify` over a store: of what it is made, what it changes, what it returns.
 
-It finds nothing in a sound store; the tests beside this one damage one each.
+It finds nothing in an intact store; the tests beside this one damage one each.
 """
 
 from __future__ import annotations

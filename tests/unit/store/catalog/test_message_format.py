@@ -1,4 +1,4 @@
-"""The format of appends to a topic that has no settings of its own."""
+"""The format of appends to a topic that has no separate settings."""
 
 from __future__ import annotations
 

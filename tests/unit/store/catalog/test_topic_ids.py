@@ -431,7 +431,7 @@ def test_partition_put_back_from_an_earlier_topic_takes_no_appends(
 
 
 def test_log_id_of_an_earlier_release_stays(path: Path) -> None:
-    """Its marks go on."""
+    """Its marks continue."""
     with logstore.open(path) as store:
         mark = store["t"][0].mark()
     assert mark is not None

@@ -217,7 +217,7 @@ def _published(path: Path, sequence: int, count: int = 3) -> logstore.types.Publ
 
 
 def test_publication_without_its_records_is_unknown_in_a_copy(tmp_path: Path) -> None:
-    """The same sequence is an error, a higher one goes on; also after closing."""
+    """The same sequence is an error, a higher one continues; also after closing."""
     data, copy = tmp_path / "data", tmp_path / "copy"
     _stored(data)
     _published(data, 1)

@@ -116,7 +116,7 @@ def test_thread_ends_with_the_store(path: str) -> None:
 
 
 def test_fork_hands_nothing_in_and_serves_nothing(owner: Store, reader: Store) -> None:
-    """The child has neither the thread nor the lock; the parent goes on."""
+    """The child has neither the thread nor the lock; the parent continues."""
     child = os.fork()
     if child == 0:
         status = 1
