@@ -48,7 +48,8 @@ def main(arguments: list[str] | None = None) -> int:
         if not names:
             parser.error(f"no bug is planted in {path}: run all methods")
         only.update(names)
-    # Recovery warns of each damage that it mends; here it mends hundreds of thousands.
+    # Recovery warns of each damage that it repairs; here it repairs hundreds of
+    # thousands.
     logging.disable(logging.CRITICAL)
     chosen = [m for m in METHODS if not only or m.NAME in only]
     failed, skipped = 0, Counter[str]()

@@ -1,8 +1,8 @@
-"""What a program has told of its store, and whether the store keeps to it.
+"""Checks a store against the changes that a program has reported.
 
-A program says before each change what it is about to do, and afterwards that it is
-done, a line each, in one order with its system calls. `Account` folds the lines read so
-far into what must be in the store, and what may be; `Account.judge` opens it and looks.
+A program prints a line before each change, and one after it, in one order with its
+system calls. `Account` folds the lines read so far into what must be in the store, and
+what may be; `Account.judge` opens it and looks.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ COMMIT, COMMITTED, REFUSED = "commit", "committed", "refused"
 # "": from here on each call is looked at.
 MARK = "mark"
 
-# What a checker appends: no program does.
+# Appended by checkers only.
 _OWN_SEED = 999
 
 
@@ -78,8 +78,8 @@ class _NextStart(Unsynced):
 @contextlib.contextmanager
 def one_number() -> Iterator[None]:
     """The files of a group have one number, as those of a file system may have that are
-    there one after the other: so a state that is written anew has the number of the
-    recorded one, too."""
+    there one after the other: so a rewritten state has the number of the recorded one,
+    too."""
 
     def of(inode: int = 0, first: bytes = bytes(12)) -> FileId:
         return FileId(7 if inode else 0, first)
@@ -98,7 +98,7 @@ def _record(offset: int, magic: int, seed: int) -> Record:
 
 
 class _Partition:
-    """What must and may be in a partition."""
+    """Required and allowed contents of a partition."""
 
     def __init__(self, magic: int) -> None:
         self.magic = magic
@@ -136,7 +136,8 @@ class _Partition:
         return records
 
     def _check_compacted(self, records: list[Record], start: int, name: str) -> int:
-        """The end of what is read of it: only what was superseded may be missing."""
+        """The end of the records read of it: only what was superseded may be
+        missing."""
         found = {record.offset: record for record in records}
         if list(found) != sorted(found):
             raise Broken(f"{name}: offsets are not in order: {list(found)}")
@@ -158,14 +159,14 @@ class _Partition:
 
 
 class Account:
-    """What a program has said so far."""
+    """State that follows from the lines a program has printed so far."""
 
     def __init__(self, lines: Iterable[bytes] = ()) -> None:
         self.topics: dict[str, tuple[int, int]] = {}
         self.creating: dict[str, tuple[int, int]] = {}
         self.dropping: set[str] = set()
         self.partitions: dict[str, _Partition] = {}
-        # What is being published: all of it is there, or nothing.
+        # The publication under way: all of it is there, or nothing.
         self.publication: list[tuple[str, int, int, int]] = []
         self.offsets: Offsets | None = None
         self.sequences: dict[str, dict[int, int]] = {}
@@ -305,7 +306,7 @@ class Account:
             self._look_at_group(path, written)
 
     def _look_at_producer(self, store: Any) -> None:
-        """It is told which of its records is the last one."""
+        """It gets the number of its last record."""
         for name, known in self.sequences.items():
             topic, _, number = name.rpartition("-")
             if topic not in store.topics():
@@ -318,7 +319,7 @@ class Account:
                 raise Broken(f"the producer is told {told} of {name}, not {last}")
 
     def _look_at_positions(self, store: Any) -> None:
-        """Of each record below the positions of the transactions one was made."""
+        """Checks that the transactions made one record of each record they read."""
         if OUT not in self.topics or OUT not in store.topics():
             return
         _, positions = GroupPositions(store, TRANSACTIONS).read()
@@ -328,7 +329,7 @@ class Account:
             raise Broken(f"{made} records were made of {read}")
 
     def _look_at_group(self, path: Path, written: bool) -> None:
-        """What it has committed, with the mutex; then it commits, and again."""
+        """Checks committed offsets under the mutex; then commits twice."""
         assert self.offsets is not None
         files = Unsynced() if written else _NextStart()
         one = OneMember(path, COMMITS, files=files)

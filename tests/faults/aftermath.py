@@ -1,4 +1,4 @@
-"""What must hold after a call that was cut short: `interrupts` and `limits` ask it.
+"""Checks after a call that was cut short, for `interrupts` and `limits`.
 
 No other call hangs, in any thread, or raises an error without a name; a store can be
 closed, if not at once, then by calling again; that gives the lock back; and what is
@@ -25,7 +25,7 @@ __all__ = [
     "use_closed", "wait_until_durable",
 ]  # fmt: skip
 
-# What a call may say that comes behind one that was cut short.
+# Allowed errors of a call that follows one that was cut short.
 _ENDED = (
     logstore.errors.SyncFailedError,
     logstore.errors.StoreClosedError,
@@ -55,7 +55,7 @@ def judge(
 
 
 def use(scene: Scene, rng: random.Random, where: str) -> None:
-    """Other calls, by a thread that has none of the locks of this one."""
+    """Other calls, by a thread that holds no lock of this one."""
     for name in [*rng.sample(CALLS, 2), rng.choice(("append", "flush", "publish"))]:
         _use(scene, name, f"by another thread, after {where}")
 
@@ -115,8 +115,8 @@ def open_in_child(path: Path) -> None:
 
 
 def check_timer(scene: Scene) -> None:
-    """What is appended now is durable in time, without a call: in a partition that has
-    seen what there was, and in a new one."""
+    """Checks that an append becomes durable by time, without a call: in a partition
+    that was in use before, and in a new one."""
     scene.watch.say("a sync by time")
     for log in scene.logs.values():
         with contextlib.suppress(Unavailable):

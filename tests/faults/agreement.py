@@ -1,12 +1,13 @@
-"""What `verify` says of a damaged store, and what opening does with it, agree.
+"""Agreement of `verify` and recovery about a damaged store.
 
 The stores of `damages`, with one damage or two. `verify` checks a copy, another one is
 opened for writing and appended to, a third one is opened read-only:
 
 - If the partition takes no appends, there is a problem; for each case of the report,
   one of that file.
-- If it takes appends, there is no problem in what opening has read (docs/design.md,
-  "Recovery"); no bytes and no segments are missing, and none are too many.
+- If it takes appends, there is no problem in the bytes that opening has read
+  (docs/design.md, "Recovery"); no bytes and no segments are missing, and none are too
+  many.
 - Bytes are cut as a torn tail exactly where `verify` notes one.
 - What else opening reports, `verify` mentions.
 - A read-only store ends where opening for writing ends it.
@@ -65,7 +66,7 @@ Tree = dict[str, bytes | None]
 
 @dataclasses.dataclass(frozen=True)
 class _Opened:
-    """What opening for writing did."""
+    """Result of opening for writing."""
 
     actions: tuple[RecoveryAction, ...]
     error: LogStoreError | None
@@ -73,7 +74,7 @@ class _Opened:
 
 
 def run(count: int, seed: int, tally: Tally) -> None:
-    """So many damaged stores, of all kinds."""
+    """Checks `count` damaged stores, of all kinds."""
     numbers = range(count)
     tasks = [(numbers[at : at + _TASK], seed) for at in range(0, count, _TASK)]
     refused = cut = 0
@@ -132,7 +133,7 @@ def damaged(seed: int, number: int) -> tuple[str, Tree]:
 
 
 def disagreement(tree: Tree, *, deep: bool) -> tuple[str, _Opened]:
-    """(in what they disagree or "", what opening did) of a store."""
+    """(their disagreement or "", result of opening) of a store."""
     opened = _open(tree)
     try:
         report = verify(ROOT, deep=deep, _files=MemoryFiles(tree), threads=1)

@@ -86,7 +86,7 @@ class Program:
         await self.main()
 
     async def main(self) -> None:
-        """Begin the tasks, and read the rest when nobody is cancelled any more."""
+        """Begin the tasks; when no more tasks are cancelled, read the rest."""
         raise NotImplementedError
 
     def look(self) -> None:
@@ -137,7 +137,7 @@ class Program:
             if rng.random() < 0.25:
                 await asyncio.sleep(rng.random() * 0.003)
             if rng.random() < 0.3:
-                # The thread goes on, and the loop does not.
+                # The thread continues, the loop does not.
                 time.sleep(rng.random() * 0.003)
             if rng.random() < often and task.cancel():
                 self.cancelled += 1
@@ -153,7 +153,7 @@ class Program:
         return task.result()
 
     def _name_of(self, function: Callable[..., Any]) -> str:
-        """As `public_calls` names it, without the underscores."""
+        """Name of the function in `public_calls`, without underscores."""
         owner, name = getattr(function, "__self__", None), function.__name__
         if function is logstore.aio.open:
             name = "Opening.__await__"

@@ -1,12 +1,12 @@
-"""Tasks that are cancelled at every await of `logstore.aio`, beside others whose calls
-wait behind theirs.
+"""Tasks that are cancelled at every await of `logstore.aio`, while calls of other tasks
+wait for theirs.
 
 A case is a program of some tasks of one event loop: tasks that read, commit and seek by
 one consumer; that change what it reads; that copy by its transactions; that append,
-follow and publish in one store; or that each change a topic of their own in one store.
-Each call is made by a task of its own, which is cancelled after some steps of the loop,
-after some time, or when the loop was busy, so that the call may be done by then. What a
-call returns is noted in the same step. At the end nobody is cancelled, and the rest is
+follow and publish in one store; or that each change a separate topic in one store. Each
+call is made by a separate task, which is cancelled after some steps of the loop, after
+some time, or when the loop was busy, so that the call may be done by then. The result
+of a call is noted in the same step. At the end no task is cancelled, and the rest is
 read. Each public coroutine of `logstore.aio` is in one of the programs.
 
 Each record was given once and in order, from where the last `seek` has led; what is
@@ -42,7 +42,7 @@ _PATIENCE_S = 20.0
 
 
 def run(count: int, seed: int, tally: Tally) -> None:
-    """So many tasks that were cancelled."""
+    """Cancel `count` tasks."""
     notes = run_cases(__name__, count, seed, tally, worth=EACH)
     tally.note(", ".join(f"{n:,} {what}" for what, n in notes.most_common()))
     if count >= COUNTS["nightly"]:
@@ -52,7 +52,7 @@ def run(count: int, seed: int, tally: Tally) -> None:
 
 
 def problem(key: str, notes: Counter[str]) -> str:
-    """What is wrong in a case; "" for nothing."""
+    """Run a case; return its problem, or ""."""
     rng = random.Random(f"cancellations {key}")
     kind = rng.choice(PROGRAMS)
     with folder_of(in_memory=True) as folder:

@@ -1,4 +1,4 @@
-"""A program of `cancellations` about changes: each task has a topic of its own in one
+"""A program of `cancellations` about changes: each task has a separate topic in one
 store, whose contents are known exactly after each call."""
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class _Change(NamedTuple):
 
     call: Callable[..., Any]
     args: tuple[Any, ...] = ()
-    options: dict[str, Any] = {}  # nobody changes it
+    options: dict[str, Any] = {}  # no task changes it
     change: Callable[[list[_Log]], object] = len
     is_completed: bool = True
     check: Callable[[], bool] = lambda: True
@@ -168,7 +168,7 @@ class _Own:
         found = self._found()
         for logs in may_be:
             if self._is_as(found, logs):
-                # What a compaction has removed is gone.
+                # Compacted records are gone.
                 self.logs = logs
                 for log, there in zip(logs, found, strict=True):
                     log.rows, log.start = there.rows, there.start
@@ -351,7 +351,8 @@ class _Own:
         return _Change(target.apply_retention, (), policies, retained)
 
     def _snapshot(self) -> _Change:
-        """A snapshot has the contents of this topic, which nobody changes meanwhile."""
+        """A snapshot has the contents of this topic, which no task changes
+        meanwhile."""
         self.serial += 1
         path = self.case.path.with_name(f"{self.name}-{self.serial}")
         logs = self.logs

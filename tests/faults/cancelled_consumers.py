@@ -164,7 +164,7 @@ class Reads(_Reader):
         return True
 
     async def _seek(self, one: logstore.aio.Consumer) -> None:
-        """Go elsewhere, so that what comes tells whether it is done."""
+        """Seek elsewhere, so that the next records show whether the seek was done."""
         rng = self.rng
         keys = rng.choice((self.keys, self.keys[:1], self.keys[1:]))
         if any(key in self._seeks for key in keys):
@@ -192,7 +192,7 @@ class Reads(_Reader):
         for key in keys:
             due, open_to = self._next[key], self._seeks[key]
             at = await one.position(key)
-            # Nothing has come since: the position tells where it has led.
+            # Nothing has come since: the position shows its target.
             if open_to is not None and at in open_to and self._next[key] == due:
                 self._next[key] = at
             del self._seeks[key]
@@ -235,7 +235,7 @@ class Reads(_Reader):
 class Subscribes(_Reader):
     """Tasks that read and commit while others change what the consumer reads.
 
-    After each change it goes on at a committed offset, or where it was.
+    After each change it continues at a committed offset, or at its position.
     """
 
     CALLS = _READER_CALLS | named(
@@ -271,7 +271,7 @@ class Subscribes(_Reader):
             await self.call(one.subscribe, pattern=_TOPIC)
         else:
             await self.call(one.subscribe, [_TOPIC])
-        # Behind the call, if that is made.
+        # After the call, if that is made.
         await one.subscription()
         self._again.update(self.keys)
         self._is_changing = False
@@ -352,7 +352,7 @@ class Copies(Program):
         return count
 
     async def _append(self, transaction: Any, value: Any) -> None:
-        """Also by a task that is cancelled, and then again."""
+        """Append a value; sometimes in a task that may be cancelled, then again."""
         if self.rng.random() < 0.2:
             added = await self.call(transaction.append, "out", value)
             if not isinstance(added, Cut):

@@ -89,7 +89,7 @@ class Appends(Program):
         return values
 
     def _told(self, values: Sequence[bytes], first: int, durable: bool) -> None:
-        """A task was told the offset of its records just now."""
+        """A task has just received the offset of its records."""
         self._said.update(zip(values, range(first, first + len(values)), strict=True))
         end = first + len(values)
         self.expect(
@@ -233,7 +233,7 @@ class Appends(Program):
                 await self.publish()
 
     async def _end_a_follower(self) -> None:
-        """Tasks that wait for its records are told."""
+        """Tasks that wait for its records are woken."""
         follower = self._topic.follow({0: self._partition.end_offset})
         task = asyncio.ensure_future(self._all_of(follower))
         await asyncio.sleep(0)
@@ -259,7 +259,7 @@ class Appends(Program):
         self._followed = [[] for _ in self._followers]
         async with logstore.aio.open(self.path, read_only=True) as self._reader:
             await self.together(self.several(self._step))
-        await self._partition.flush()  # behind appends that the thread has begun
+        await self._partition.flush()  # after appends that the thread has begun
         end = self._partition.end_offset
         for follower, seen in zip(self._followers, self._followed, strict=True):
             while len(seen) < end:
@@ -308,7 +308,7 @@ def _batch_of(values: list[bytes]) -> bytes:
 
 
 def _first_of(at: Any) -> int:
-    """Of what an append returns."""
+    """First offset of the result of an append."""
     if isinstance(at, int):
         return at
     if isinstance(at, range):

@@ -1,9 +1,9 @@
-"""Cases that may hang or crash: they run in processes of their own, under a watchdog.
+"""Cases that may hang or crash: they run in separate processes, under a watchdog.
 
 A method that uses this has a function ``problem(key) -> str``: it makes the case that
 the key names, alone and the same each time, and returns what was wrong, "" for nothing.
 A case that takes too long is a failure that says where each thread was; one that ends
-its process is a failure that says how. The next ones go on in a new process. One that
+its process is a failure that says how. The next ones run in a new process. One that
 cannot be made on this machine raises `Skip`.
 
 ``python -m faults.cases METHOD KEY`` makes one case again.
@@ -41,9 +41,9 @@ _TESTS = pathlib.Path(__file__).resolve().parents[1]
 _SOURCES = pathlib.Path(logstore.__file__).resolve().parents[1]
 _MEMORY = "LOGSTORE_FAULTS_MEMORY"
 
-# A case takes milliseconds; so many seconds are for a machine that does much else.
+# A case takes milliseconds; this many seconds are for a machine that does much else.
 PATIENCE_S = 60.0
-# Cases of one process: what one of them leaves behind does not go far.
+# Cases of one process: its remains do not affect many others.
 _EACH = 400
 
 
@@ -60,12 +60,12 @@ def run_cases(
 
     Args:
         module: full name of the method's module.
-        worth: how many of what is counted there are in a case, about.
+        worth: approximate number of counted things in a case.
 
     Returns what the cases noted, summed up.
     """
     notes: Counter[str] = Counter()
-    # Not all at once: a case may be worth more than one of what is counted.
+    # Not all at once: a case may count more than once.
     waiting: deque[tuple[int, int]] = deque()
     begun = 0
     size = max(1, min(_EACH, -(-count // (3 * worth * count_of_workers()))))
@@ -133,7 +133,7 @@ class _Child:
 
     @property
     def key(self) -> str:
-        """Of the case that it is at."""
+        """Key of the current case."""
         return f"{self.seed}/{self.at}"
 
     @property
@@ -145,7 +145,7 @@ class _Child:
         return time.monotonic() - self._last > PATIENCE_S
 
     def lines(self) -> Iterator[dict[str, Any]]:
-        """What it has said since the last call."""
+        """Lines that the child has written since the last call."""
         data = self.out.read(1 << 20)
         if data == b"":
             self.has_ended = True
@@ -194,7 +194,7 @@ def _again(child: _Child, key: str) -> str:
 
 
 def _end(child: _Child, tally: Tally) -> tuple[int, int] | None:
-    """What is left of the cases of a child that has ended, or hangs."""
+    """Handle a child that has ended or hangs; return its remaining cases."""
     if child.is_stuck and not child.has_ended:
         text = child.stacks()
         what = f"hangs for {PATIENCE_S:.0f} s: {text[-6000:]}"
@@ -212,13 +212,13 @@ def _end(child: _Child, tally: Tally) -> tuple[int, int] | None:
 
 
 class Outcome(NamedTuple):
-    """What became of a case.
+    """Result of a case.
 
     Attributes:
         problem: what was wrong; "" for nothing.
-        done: how many of what is counted were made.
+        done: how many counted things were made.
         notes: what the case noted.
-        skipped: how many of what is counted were not made, by the reason.
+        skipped: how many counted things were not made, by the reason.
     """
 
     problem: str
@@ -240,7 +240,7 @@ def guarded(module: Any, key: str) -> Outcome:
 
 
 def main() -> int:
-    """Make some cases; returns 1 where one alone was asked for and fails."""
+    """Make some cases; returns 1 if a single case was requested and fails."""
     name, first, *rest = sys.argv[1:]
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True)

@@ -2,10 +2,10 @@
 
 For any state that a power cut or a kill leaves of an undamaged disk: the store opens;
 each promised record is read back, in order, and none besides; nothing that was deleted
-comes back; every partition takes appends; after a close nothing is left to mend, and
+comes back; every partition takes appends; after a close nothing is left to repair, and
 `verify` finds nothing. A reader that comes before the recovery sees what the recovery
-will keep, and changes nothing; a recovery that is cut short and begins anew comes to
-the same bytes.
+will keep, and changes nothing; a recovery that is cut short and restarted produces the
+same bytes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from support.disk_changes import Nodes
 from support.values import append_one
 
 PATH = "/store"
-# What opening may have to say after a mere crash.
+# Recovery actions allowed after a mere crash.
 HARMLESS = frozenset({"torn-tail", "index-rebuilt", "unpublished"})
 
 
@@ -68,7 +68,7 @@ def open_quietly(disk: MemoryDisk, **options: Any) -> Store:
 
 
 def shown(partition: Partition) -> Shown:
-    """What a partition shows."""
+    """Start offset, end offset and records of a partition."""
     return partition.start_offset, partition.end_offset, list(partition.read())
 
 
@@ -104,7 +104,7 @@ class StateCheck:
     def problem(
         self, nodes: Nodes, promises: Promises, clock: int, *, is_killed: bool = False
     ) -> str:
-        """What is wrong with a state; "" if nothing is."""
+        """Problem of a state, or ""."""
         disk = MemoryDisk(nodes, clock=clock)
         try:
             if self.may_refuse and self._refused(MemoryDisk(nodes, clock=clock)):
@@ -177,7 +177,7 @@ class StateCheck:
     def _read_only(
         self, disk: MemoryDisk, promises: Promises, is_killed: bool
     ) -> tuple[View | None, str]:
-        """What a reader sees before the recovery."""
+        """View of a reader before the recovery, and its problem or ""."""
         try:
             with open_quietly(disk, read_only=True) as store:
                 view = view_of(store)
@@ -220,7 +220,7 @@ class StateCheck:
         return text
 
     def _closed(self, disk: MemoryDisk, wanted: View, is_thorough: bool) -> str:
-        """After a close nothing is left to mend."""
+        """After a close nothing is left to repair."""
         if is_thorough:
             report = logstore.verify(PATH, _files=disk, deep=True)
             if report.problems:

@@ -53,12 +53,12 @@ _BITS = tuple(1 << bit for bit in range(8))
 
 
 def run(count: int, seed: int, tally: Tally) -> None:
-    """So many states, from as many logs as that takes."""
+    """Checks `count` states, of as many logs as needed."""
     until_done(states_of, count, seed, tally)
 
 
 def states_of(seed: int) -> tuple[int, list[str]]:
-    """Check the states of the log of a seed: (how many were sound, failures)."""
+    """Check the states of the log of a seed: (number of passed states, failures)."""
     one = Compacted(seed)
     try:
         one.check()
@@ -84,7 +84,7 @@ class Compacted:
     """A log, and what a compaction must leave of it.
 
     Attributes:
-        passed: states that were sound.
+        passed: number of states that passed.
         step: what is tried.
     """
 
@@ -169,7 +169,7 @@ class Compacted:
         self._fail_calls()
 
     def _compact(self, partition: Any, now_ms: int) -> None:
-        """With a map of a few slots more than none; other tests have the usual one."""
+        """Compacts with a map of only a few slots; other tests use the usual map."""
         with (
             mock.patch.object(passes, "BUFFERS_BYTES", _MEMORY - self._map_bytes),
             mock.patch.object(compaction, "_SLOTS_MIN", _SLOTS),
@@ -177,7 +177,7 @@ class Compacted:
             partition.compact(force=True, now_ms=now_ms, max_memory=_MEMORY)
 
     def _reader(self, disk: MemoryDisk) -> tuple[Any, dict[int, Item]]:
-        """A read in another process that has begun, and what it has got so far."""
+        """A read in another process that has begun, and its records so far."""
         store = open_quietly(disk.process(), read_only=True)
         reading = store.topic("t")[0].read(isolation="read_committed")
         count = self.rng.randrange(len(self.before) + 1)
@@ -231,9 +231,9 @@ class Compacted:
             self.passed += 1
 
     def lies(self, count: int) -> list[str]:
-        """What is wrong with compactions of a disk that changes a bit of what is read,
-        or refuses it: "" for each that is not. Nothing is lost for it: once the disk is
-        well, all that must stay is there."""
+        """Problems of compactions on a disk that flips a bit of a read, or fails it: ""
+        for each compaction without. Once the disk is well, every record that must stay
+        is there."""
         found = []
         for _ in range(count):
             disk = self._disk()
@@ -264,7 +264,7 @@ class Compacted:
         is_head = self.rng.random() < 0.5
         spot = self.rng.randrange(8 if is_head else len(batch.data))
         if spot < 8:
-            # An offset in a gap is one that nobody can tell from the right one.
+            # An offset in a gap cannot be distinguished from the right one.
             moved = int.from_bytes(batch.data[:8], "big") ^ lie << 8 * (7 - spot)
             moved -= int.from_bytes(batch.data[:8], "big")
             low = batches[number - 1].last_offset if number else base - 1

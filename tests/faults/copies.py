@@ -1,13 +1,13 @@
-"""A copied store goes on: nothing twice, lost or forgotten, or a named error.
+"""A copied store continues: nothing twice, lost or forgotten, or a named error.
 
 A store gets a random history. Then it is copied in one of the documented or plausible
 ways: by a snapshot while it is written to, closed, with hard links, moved, file by file
 while it is written to, or over an older copy; or a broker has it for a while, or is
 given it as the page says. Some have a broker's files. Of some copies a file is left
-out, old, doubled or damaged. Some are only read at first, or told where their groups
-begin. Then both stores go on: records, groups, transactions, publications, producers.
+out, old, doubled or damaged. Some are only read at first, or get their groups'
+positions. Then both continue: records, groups, transactions, publications, producers.
 
-Queries of Spark go on with some of the copies (`copies_spark`).
+Queries of Spark continue with some of the copies (`copies_spark`).
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ BLIND: Final = frozenset(
 
 
 def run(count: int, seed: int, tally: Tally) -> None:
-    """So many copies."""
+    """Check `count` copies."""
     # A session takes longer than the smallest size has.
     through_spark = count // 100 if count > COUNTS["commit"] else 0
     notes = run_cases(__name__, count - through_spark, seed, tally)
@@ -72,7 +72,7 @@ def run(count: int, seed: int, tally: Tally) -> None:
 
 
 def problem(key: str, notes: Counter[str]) -> str:
-    """What is wrong in a case; "" for nothing."""
+    """Run a case; return its problem, or ""."""
     rng = random.Random(f"copies {key}")
     with folder_of(in_memory=True) as folder:
         case = Case(Path(folder), rng, notes)
@@ -102,7 +102,7 @@ def _is_of_root(name: str) -> bool:
 
 
 class _Truth:
-    """What was done to a store.
+    """History of a store.
 
     Attributes:
         records: all values of each partition, in order.
@@ -139,7 +139,7 @@ class Case:
         self.again: list[dict[TopicPartition, bytes]] = []
         # The end of a damaged log may be a higher one: positions above it stay.
         self.is_damaged = False
-        # What the opening of a whole copy may report.
+        # Recovery actions allowed at the opening of a whole copy.
         self.expected: tuple[str, ...] = ()
         # The positions of the copy while it was only read.
         self.seen: dict[tuple[str, TopicPartition], int | None] = {}
@@ -228,7 +228,7 @@ class Case:
         self.truth.positions[TRANSACTIONS, key] = position
 
     def hurry(self, store: Any) -> None:
-        """What a copy must have together: a publication, and positions at an end."""
+        """Publish, and commit positions at an end: a copy must have each in full."""
         self.publish(store, self.truth, len(self.truth.published) + 1)
         key = self.rng.choice(KEYS)
         self.commit(store, key, len(self.truth.records[key]))
@@ -369,8 +369,8 @@ class Case:
         self._moved()
 
     def _topics_handed_over(self) -> None:
-        """Its topics are given to a broker that has others, by the page's recipe. What
-        is in the root of the store stays behind: groups, publications, producers."""
+        """Its topics are given to a broker that has others, by the page's recipe. Files
+        in the root of the store are not copied: groups, publications, producers."""
         broker, name = self.new_broker(), "log-start-offset-checkpoint"
         for key in KEYS:
             for path in (broker / str(key)).iterdir():
@@ -451,14 +451,14 @@ class Case:
                 shutil.copy2(path, target)
 
     def later(self) -> None:
-        """The original goes on."""
+        """The original continues."""
         with logstore.open(self.data) as store:
             self.steps(store, self.rng.randrange(6))
 
     # ------------------------------------------------------------ the judges
 
     def whole(self) -> str:
-        """All of it is as it was at one moment."""
+        """All of it is from one moment."""
         moment = self.moment
         if not logstore.verify(self.copy, deep=True).ok:
             return "the copy is damaged"
@@ -494,7 +494,7 @@ class Case:
             return self.goes_on(store, truth)
 
     def mixed(self) -> str:
-        """What it has is right, and what cannot be told is a named error."""
+        """Check that a mixed copy shows right contents, or raises a named error."""
         with contextlib.suppress(LogStoreError):
             self.is_damaged = not logstore.verify(self.copy).ok
         try:
@@ -518,7 +518,7 @@ class Case:
             return ""
 
     def look(self) -> str:
-        """What readers of a copy have, before it is opened for writing."""
+        """Sometimes read a copy before a writer opens it; return a problem or ""."""
         if self.rng.random() < 0.5:
             return ""
         self.notes["read first"] = 1
@@ -533,8 +533,8 @@ class Case:
         return self.told(ends)
 
     def told(self, ends: dict[TopicPartition, int]) -> str:
-        """A group of a copy that was only read is told where to begin: always if it may
-        have a position that the copy cannot have."""
+        """A group of a copy only read gets its start: always if its position may be too
+        high."""
         wanted = self.truth.positions
         is_above = any(wanted.get((COMMITS, key), 0) > ends[key] for key in KEYS)
         if self.rng.random() >= 0.4 and not is_above:

@@ -1,9 +1,9 @@
-"""Queries of Spark that go on with a copy of the store that they read, or write to.
+"""Queries of Spark that continue with a copy of the store that they read, or write to.
 
 A stream with a checkpoint reads a store, or publishes in it. The store is copied in one
-of the ways of `copies`; perhaps the query sees more of the original. Then it goes on
+of the ways of `copies`; perhaps the query sees more of the original. Then it continues
 with the copy, which was written to: it has each row once, or an error names what it
-cannot know. All copies share one session, in a process of its own.
+cannot know. All copies share one session, in a separate process.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _Row = tuple[str, int, int, bytes]
 
 
 def run(count: int, seed: int, tally: Tally) -> None:
-    """So many copies."""
+    """Check `count` copies."""
     reason = no_spark()
     if reason:
         tally.skip(reason, count)
@@ -116,7 +116,7 @@ def _contents(path: Path) -> Counter[_Row]:
 
 
 def reader_goes_on(spark: Any, folder: Path, case: Case, way: str) -> str:
-    """What is wrong with what a query reads; "" for nothing."""
+    """Read with a query that continues on a copy; return its problem, or ""."""
     rng = case.rng
     query = _Query(spark, folder, rng.choice(("logstore", "logstore-jvm")))
     case.what = f"{way}, read by {query.source}"
@@ -152,7 +152,7 @@ def reader_goes_on(spark: Any, folder: Path, case: Case, way: str) -> str:
 
 
 def sink_goes_on(spark: Any, folder: Path, case: Case, way: str) -> str:
-    """What is wrong with what a query publishes; "" for nothing."""
+    """Publish with a query that continues on a copy; return its problem, or ""."""
     case.what = f"{way}, published by a query"
     source, values = folder / "source", []
     with logstore.open(source) as store:
@@ -184,7 +184,7 @@ def sink_goes_on(spark: Any, folder: Path, case: Case, way: str) -> str:
 
 
 def main() -> None:
-    """So many copies of a seed: a line for each."""
+    """Check the copies of a seed: a line for each."""
     from faults.copies import WHOLE, Case
     from faults.java_driver import session
 

@@ -1,4 +1,4 @@
-"""So many crash states, from as many programs as that takes."""
+"""Runs of crash states, from as many programs as that takes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def until_done(
     *,
     workers: int = 1,
 ) -> None:
-    """Check the states of programs until there were so many.
+    """Check the states of programs until there were enough.
 
     Args:
         states_of: checks those of the program of a seed: (how many were sound, a text

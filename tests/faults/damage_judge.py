@@ -38,7 +38,7 @@ Tree = Mapping[str, bytes | None]
 
 @dataclasses.dataclass(frozen=True)
 class Truth:
-    """What is in a store.
+    """Contents of a store.
 
     Attributes:
         magic: of its records.
@@ -88,12 +88,12 @@ class _Case:
         self.rng = rng
         self.errors: list[LogStoreError] = []
         self.is_short = False
-        # Where the log is seen to end.
+        # The end of the log as it is seen.
         self.end = truth.end_offset
 
     @contextlib.contextmanager
     def loud(self) -> Iterator[None]:
-        """A named error is a sound answer; any other is not."""
+        """A named error is a valid result; any other is not."""
         try:
             yield
         except LogStoreError as error:
@@ -217,7 +217,7 @@ class _Case:
     ) -> None:
         if found == want:
             return
-        # Past a broken rule, an index may lead to what was there before the damage.
+        # Past a broken rule, an index may lead to the records of before the damage.
         before = [r for r in self.truth.undamaged if r.offset >= offset]
         if found and found == before[: len(found)]:
             return
@@ -305,7 +305,7 @@ def _write(case: _Case, tree: Tree, files: MemoryFiles) -> None:
     grown = [r for r in truth.records if r.offset < case.end] + [new]
     with open_store(ROOT, _files=files) as store:
         for action in store.recovery_report.actions:
-            # Settings that are lost are told of until somebody sets them again.
+            # Settings that are lost are reported until they are set again.
             if not (action.path.endswith(TOPICS) or _is_late(action, tree, files)):
                 raise Wrong(f"mended twice: {action.message}")
         found = list(store.topic(TOPIC)[0].read())

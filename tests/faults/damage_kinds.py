@@ -18,7 +18,7 @@ Tree = dict[str, bytes | None]
 
 
 class Damage(NamedTuple):
-    """What is done.
+    """A change of a file.
 
     Attributes:
         path: the file, below the store.
@@ -192,7 +192,7 @@ class Damages:
 
 
 def _batches(data: bytes) -> list[bytes]:
-    """The batches of a sound log."""
+    """The batches of an intact log."""
     parts, pos = [], 0
     while pos < len(data):
         size = 12 + int.from_bytes(data[pos + 8 : pos + 12], "big")

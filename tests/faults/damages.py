@@ -4,7 +4,7 @@ Stores of every magic and codec, closed and not, written by logstore and as Kafk
 them (without logstore's own state), opened for reading and for writing. A damage may be
 repaired or noticed; it must not change, hide or invent a record.
 
-Where there is no own state, Kafka's format has blind spots (`kafka_rules`): damages in
+Without logstore's own state, Kafka's format has blind spots (`kafka_rules`): damages in
 them are counted by class, and what is read is still just what the format says.
 """
 
@@ -111,7 +111,7 @@ def _store(magic: int, codec: str, ending: str, writer: str) -> _Store:
         durable = _RECORDS if ending != "killed" else point
         truth = dataclasses.replace(truth, durable_offset=durable, is_own=False)
     elif ending == "killed":
-        # The recovery points are those that logstore last wrote: none.
+        # The recovery points are the last ones of logstore: none.
         tree.pop("recovery-point-offset-checkpoint")
     assert not any(OWN_PREFIX in p for p in tree) or writer == "own"
     assert (CLEAN_SHUTDOWN in tree) == (ending != "killed")
@@ -126,7 +126,8 @@ def _store(magic: int, codec: str, ending: str, writer: str) -> _Store:
 
 
 def run(count: int, seed: int, tally: Tally) -> None:
-    """So many damages, drawn from all there are; all of them, if there are no more."""
+    """Check `count` damages, drawn from all there are; all of them, if there are no
+    more."""
     chosen = _chosen(count, seed)
     tasks = [
         (scenario, numbers[at : at + _TASK], seed)
@@ -236,7 +237,7 @@ def judge(scenario: Any, number: int, seed: int) -> tuple[str, str, str]:
 
 
 def _noted(tree: dict[str, bytes | None], name: str) -> int:
-    """The offset in a checkpoint; 0 where it follows no rule."""
+    """The offset in a checkpoint; 0 if it follows no rule."""
     match = re.fullmatch(rb"0\n1\norders 0 (\d+)\n?", tree.get(name) or b"")
     return int(match[1]) if match else 0
 

@@ -3,7 +3,7 @@
 Seeded programs run on a disk in memory. After each of their calls to the system the
 changes that no sync covers yet are dropped, kept, torn, zeroed, overwritten and
 reordered; each state is opened and held against what the store had promised by then.
-The recovery of some of them is cut again, and the recovery of that one, too.
+The recovery of some of them is cut again, and that recovery, too.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _SERVICE_MOMENTS = 2
 
 
 def run(count: int, seed: int, tally: Tally) -> None:
-    """So many states, from as many programs as that takes."""
+    """Check `count` states, of as many programs as that takes."""
     workers = min(os.cpu_count() or 1, max(count // 20_000, 1))
     until_done(states_of, count, seed, tally, workers=workers)
 
@@ -45,9 +45,10 @@ def run(count: int, seed: int, tally: Tally) -> None:
 def states_of(
     seed: int, only: Sequence[str] = (), *, enough: int = 4
 ) -> tuple[int, list[str]]:
-    """Check the states of the program of a seed: (how many were sound, failures).
+    """Check the states of the program of a seed: (number of passed states, failures).
 
-    `only`: it takes no steps but these. `enough`: it ends after so many failures.
+    `only`: it takes no steps but these. `enough`: it ends after this number of
+        failures.
     """
     crashes = Crashes(seed, only=only, enough=enough)
     try:
@@ -80,7 +81,7 @@ class Crashes:
     """The states of one program.
 
     Attributes:
-        passed: how many states were sound.
+        passed: number of states that passed.
         failures: a line for each of the others.
     """
 
@@ -105,7 +106,7 @@ class Crashes:
 
     @property
     def is_enough(self) -> bool:
-        """Whether so many have failed that no more are tried."""
+        """Whether enough have failed to stop."""
         return len(self.failures) >= self._enough
 
     def check(self, step: Step) -> None:

@@ -3,7 +3,7 @@
 A store is brought to the same state again and again; then one operation runs, and its
 n-th call fails, once or from then on, a write also after a part of it, or the disk is
 full. Whatever the operation does then: its error is a named one, a failed append leaves
-the log as it was, a failed sync ends the writer, readers go on. And once the system is
+the log unchanged, a failed sync ends the writer, readers go on. And once the system is
 well again all promises hold: after a reopening, after a kill, after a power cut, and
 after a reopening *and* a power cut, since a failed sync leaves pages that look clean
 and are not on the disk.
@@ -172,7 +172,7 @@ def _reopened(seed: int) -> Program:
 
 
 def _truncated(seed: int) -> Program:
-    """A kill behind the commit of a truncation."""
+    """A kill after the commit of a truncation."""
     program = _at_work(seed)
     program.disk.fail("truncate", errno.EIO, name=".log", times=1)
     try:
@@ -280,7 +280,7 @@ def cases(seed: int, only: Sequence[str] = ()) -> Iterator[Case]:
 
 
 def run(count: int, seed: int, tally: Tally) -> None:
-    """So many failing calls, some of each program, in random order."""
+    """Makes `count` calls fail, some of each program, in random order."""
     tasks = [
         (seed * 1000 + number, min(_EACH, count - first))
         for number, first in enumerate(range(0, count, _EACH))
@@ -310,7 +310,7 @@ def shuffled(seed: int, only: Sequence[str] = ()) -> list[Case]:
 
 
 def problem(case: Case) -> str:
-    """What is wrong with what happens; "" if nothing is."""
+    """Run a case; return its problem, or ""."""
     try:
         return _Case(case).problem()
     except Exception as error:
@@ -400,7 +400,7 @@ class _Case:
         return ""
 
     def _live(self, failed: LogStoreError | None) -> str:
-        """The store is still open: readers go on, and writers where they may."""
+        """The store is still open: readers continue, and writers if they may."""
         program, case = self.program, self.case
         for name, topic in program.promises.topics.items():
             if not topic.is_certain or topic.growing:

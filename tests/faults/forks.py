@@ -3,7 +3,7 @@
 The child has a copy of everything, locks that are held by threads that it does not have
 included. Whatever it does with the store of its parent ends, and raises `ForkedError`
 or does nothing: closing it, closing it again, leaving its ``with``, reading, appending.
-The parent goes on as if nothing had happened; and when it has closed the store, the
+The parent continues as if nothing had happened; and when it has closed the store, the
 next writer gets the lock, though the child lives.
 """
 
@@ -39,8 +39,8 @@ COUNTS = {"commit": 80, "nightly": 2_000, "release": 10_000}
 _EACH = 9
 _ROUNDS = 12
 _SECONDS = 8.0
-# What a child may say of a store that is not its own. A store that the parent has
-# closed, or a partition that has ended, may say that instead.
+# Errors that a child may raise for a store that is not its own. A store that the parent
+# has closed, or a partition that has ended, may say that instead.
 _MAY = (
     logstore.errors.ForkedError,
     logstore.errors.StoreClosedError,
@@ -48,7 +48,7 @@ _MAY = (
 
 
 def run(count: int, seed: int, tally: Tally) -> None:
-    """So many forks."""
+    """Makes `count` forks."""
     run_cases(case, count, seed, tally, each=_EACH)
 
 
@@ -56,7 +56,7 @@ class _Child:
     """A child of a fork, as its parent sees it.
 
     Args:
-        work: what it does before it waits for its end; returns what is wrong, or "".
+        work: its work before it waits for its end; returns what is wrong, or "".
     """
 
     def __init__(self, work: Callable[[], str]) -> None:
@@ -80,13 +80,13 @@ class _Child:
         os.close(wait)
 
     def heard(self) -> str:
-        """What it found wrong; waits until it has looked."""
+        """Wait for the child's check; return its problem, or ""."""
         data = b""
         until = time.monotonic() + _SECONDS
         while not data.endswith(b"\0"):
             left = until - time.monotonic()
             if left <= 0 or not select.select([self._got], [], [], left)[0]:
-                os.kill(self.pid, signal.SIGUSR1)  # tells of its threads
+                os.kill(self.pid, signal.SIGUSR1)  # prints its threads
                 time.sleep(0.3)
                 os.kill(self.pid, signal.SIGKILL)
                 return "it hangs"
@@ -234,7 +234,7 @@ def _in_another_thread(
 def _busy(
     scene: Scene, partitions: list[Any], rng: random.Random, where: str
 ) -> Callable[[], str]:
-    """What a child does with its parent's store: nothing of it may hang, or work."""
+    """Calls of a child on its parent's store: none may hang, or work."""
     store = scene.store
     topics = [store.topic(name) for name in list(scene.topics)[:1]]
     harmless: list[tuple[str, Callable[[], Any]]] = [
@@ -303,7 +303,7 @@ def _go_on(
     other: list[logstore.Store],
     folder: Path,
 ) -> None:
-    """The parent goes on; and when it closes the store, another gets it, while the
+    """The parent continues; and when it closes the store, another gets it, while the
     child lives."""
     if other:
         other.pop().close()

@@ -5,8 +5,8 @@ whose last block has no room for a longer name, xfs, tmpfs without bytes or with
 inodes. Then the disk is full, and random calls follow, of every kind (`full_calls`).
 What must free space does: deletions, retention, truncation, deleting a topic. Reads and
 closes need no room. All others work, or raise `DiskFullError` and have done nothing.
-With room again appends go on, and the store opens without a loss: each record that was
-acknowledged and not deleted is there, and each position, sequence and publication.
+With room again appends continue, and the store opens without a loss: each record that
+was acknowledged and not deleted is there, and each position, sequence and publication.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def run(count: int, seed: int, tally: Tally) -> None:
 
 
 def problem(key: str, notes: Counter[str]) -> str:
-    """What is wrong in a case; "" for nothing.
+    """Run a case; return its problem, or "".
 
     Raises:
         Skip: its file system cannot be had.

@@ -1,4 +1,4 @@
-"""The calls on a store on a full disk, each with what it must do there.
+"""The calls on a store on a full disk, each with its required result.
 
 What frees space frees it, and what needs none works; all else works, or raises
 `DiskFullError` and has done nothing. Any other error is a failure.
@@ -21,7 +21,7 @@ from logstore import DiskFullError
 
 __all__ = ["CALLS", "Call"]
 
-# Returns what is wrong; "" also where there is nothing to be called on.
+# Returns what is wrong; "" also if there is nothing to be called on.
 Call = Callable[[Stock], str]
 
 # On xfs a rename of a directory needs blocks, and those of removed files are freed in
@@ -447,7 +447,7 @@ def snapshot_elsewhere(stock: Stock) -> str:
 
 
 def go_on(stock: Stock) -> str:
-    """With room again, appends succeed in the store that is open."""
+    """Appends succeed in the open store once there is room again."""
     stock.disk.empty()
     for key in stock.records:
         values = stock.values(2)

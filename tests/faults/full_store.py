@@ -34,7 +34,7 @@ class Stock:
     The topic `t` gets all calls, `u` only appends.
 
     Attributes:
-        store: as it is open; None: it is closed.
+        store: the open store; None: it is closed.
         records: by partition, its records by their offsets.
         positions: of each group, what it has committed in `u`; 0: nothing.
         sequences: how many records the named producer has appended.
@@ -94,7 +94,7 @@ class Stock:
         return [self.rng.randbytes(self.rng.randrange(700)) for _ in range(count)]
 
     def keys(self, count: int) -> list[bytes]:
-        """As many keys, some of them the same."""
+        """`count` keys, some of them equal."""
         return [b"%d" % self.rng.randrange(5) for _ in range(count)]
 
     def append_to(self, key: Key, values: list[bytes]) -> Callable[[], object]:
@@ -172,7 +172,7 @@ class Stock:
     # ------------------------------------------------------------ services
 
     def consumer(self, group: str) -> logstore.Consumer:
-        """The consumer of a group, made if there is none. Raises: `DiskFullError`."""
+        """The consumer of a group, created if missing. Raises: `DiskFullError`."""
         if group not in self._consumers:
             self._consumers[group] = logstore.Consumer(
                 self.store, group=group, topics=["u"], reset="earliest"
@@ -205,8 +205,8 @@ class Stock:
         return self.position_of(COMMITS)
 
     def position_of(self, group: str) -> str:
-        """What is wrong with the committed position of a group; a group that finds no
-        room to be joined cannot be asked."""
+        """Problem of the committed position of a group, or ""; "" also if there is no
+        room to join the group."""
         try:
             self.poll(group)
             found = self.consumer(group).committed(_SOURCE)
@@ -226,12 +226,12 @@ class Stock:
     # ------------------------------------------------------------ judging it
 
     def damage(self) -> str:
-        """What opening says is lost."""
+        """Loss reported by opening, or ""."""
         lost = [a for a in self.store.recovery_report.actions if a.label in _LOSSES]
         return f"opening says {lost[0]}" if lost else ""
 
     def differences(self, store: logstore.Store) -> str:
-        """What is wrong with the topics and records of this store."""
+        """Problem of the topics and records of this store, or ""."""
         counts = {
             name: len(store.topic(name))
             for name in store.topics()
@@ -253,7 +253,7 @@ class Stock:
         return ""
 
     def look(self) -> str:
-        """What is wrong with room again; the store is closed before and after."""
+        """Reopen with room again and check; the store is closed before and after."""
         for pad in self._pads:
             pad.unlink(missing_ok=True)
         self.store = logstore.open(self.path)

@@ -33,7 +33,7 @@ _ROUND = 75_000
 
 
 def run(count: int, seed: int, tally: Tally) -> None:
-    """So many executions, each through all decoders."""
+    """Makes `count` executions, each through all decoders."""
     with tempfile.TemporaryDirectory(prefix="faults-") as folder:
         driver = build(pathlib.Path(folder))
         if isinstance(driver, str):

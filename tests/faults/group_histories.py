@@ -60,24 +60,24 @@ _HANG_S = 0.3
 # For so long the last member waits for all records; one that is left out, or thrown
 # out, has its partitions for a moment only.
 _LAST_S = 5.0
-# For so long a call waits for the mutex, where one that is stopped may have it.
+# The wait of a call for the mutex, if a stopped member may hold it.
 _MUTEX_S = 0.1
-# A call has at most about so many lines: one that joins; others have far fewer.
+# The largest number of lines of a call, about: one that joins; others have far fewer.
 _LINES = 7_000
 _POLL_LINES = 1_500
 _COMMANDS = ("poll", "look", "look", "commit", "commit, durable", "leave")
-# The group's file is compacted when it has so many bytes.
+# The group's file is compacted at this number of bytes.
 _COMPACT_BYTES = 600
 # So few identities are remembered besides the pinned ones.
 _REMEMBERED = 2
-# What a stopped or thrown-out member causes.
+# Errors that a stopped or thrown-out member causes.
 _MAY = frozenset({"FencedError", "CommitFailedError"})
 
 _forks = multiprocessing.get_context("fork")
 
 
 class _Worker:
-    """A process with one consumer, which does what it is told.
+    """A process with one consumer, which follows orders.
 
     Attributes:
         member: its id in the group, as it has last said.
@@ -103,7 +103,7 @@ class _Worker:
         self._answer: Any = None
 
     def send(self, command: str, line: int = 0, signal_number: int = 0) -> None:
-        """Tell it to do something; it sends itself a signal at a line of that."""
+        """Make it do something; it sends itself a signal at a line of that."""
         self.waits = True
         self._pipe.send((command, line, signal_number))
 
@@ -216,7 +216,7 @@ class History:
     Args:
         transactions: commit so, with outputs.
         evicts: throw out members that are stuck.
-        is_quiet: nobody is stopped or killed.
+        is_quiet: no member is stopped or killed.
         hands_over: mostly, partitions are given to new members.
         throws_out: mostly, a member is thrown out, and then commits; with `evicts`.
     """
@@ -342,7 +342,7 @@ class History:
             self._throw_out(worker)
 
     def _hand_over(self) -> None:
-        """The others give partitions up while a new member, which is to have them, is
+        """The others give partitions up while a new member, which will get them, is
         stopped somewhere in a poll."""
         others = [one for one in self.workers if not one.is_stopped]
         worker = _Worker(self.path, self.options, self.transactions)

@@ -34,7 +34,7 @@ _IN_TURN = [kind for kind, often in KINDS.items() for _ in range(often)]
 
 
 def run(count: int, seed: int, tally: Tally) -> None:
-    """So many histories, of all kinds."""
+    """Runs `count` histories, of all kinds."""
     with tempfile.TemporaryDirectory(prefix="faults-", dir=scratch()) as folder:
         tasks = [
             (folder, 1000 * seed + number, _IN_TURN[number % len(_IN_TURN)])
@@ -48,7 +48,7 @@ def run(count: int, seed: int, tally: Tally) -> None:
 
 
 def history_of(folder: str, seed: int, kind: str) -> str:
-    """What was wrong with a history; "" if nothing was."""
+    """Run a history; return its problem, or ""."""
     own = Path(tempfile.mkdtemp(dir=folder))
     try:
         History(

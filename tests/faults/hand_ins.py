@@ -1,9 +1,9 @@
 """kill -9 of processes that hand in, and of the owners that publish for them.
 
 Several processes hand records in to one store. Owners come and go, and both kinds are
-killed at random moments, alone and all at once. What was acknowledged is there once;
+killed at random moments, alone and all at once. Acknowledged records are there once;
 what was not, once or not at all, and once it was handed in, it is published. Each
-process begins by asking what it has published, and repeats what it does not know of, or
+process begins by asking for its publications, and repeats what it does not know of, or
 even what it knows of: nothing may be there twice. More identities publish than are
 remembered, so those of the processes are pinned.
 """
@@ -58,7 +58,7 @@ _REMEMBERED = 2
 
 
 class _Shared:
-    """What survives every kill: a number is stored at once."""
+    """Numbers that survive every kill: each is stored at once."""
 
     def __init__(self) -> None:
         self._numbers = memoryview(mmap.mmap(-1, 8 * 3 * _WORKERS)).cast("q")
@@ -71,7 +71,7 @@ class _Shared:
 
 
 def run(count: int, seed: int, tally: Tally) -> None:
-    """So many kills, in stores of all formats."""
+    """Makes `count` kills, in stores of all formats."""
     with tempfile.TemporaryDirectory(prefix="faults-", dir=scratch()) as folder:
         tasks = [
             (folder, 1000 * seed + number, min(_ROUNDS, count - first))
@@ -167,11 +167,11 @@ def _own(path: Path, rng: random.Random) -> None:
 
 
 def _work(path: Path, worker: int, rng: random.Random, shared: _Shared) -> None:
-    """Hand in what is next, or what may have been before."""
+    """Hand in the next records, or ones that may be in already."""
     identity = f"worker {worker}"
     with logstore.open(path, read_only=True) as store:
         last = store.published(identity) or 0
-        # What was acknowledged is known for ever.
+        # Acknowledged hand-ins are known forever.
         assert last >= shared.get(worker, _DONE), (identity, last)
         again = last and rng.random() < 0.5
         for sequence in range(

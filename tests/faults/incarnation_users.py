@@ -1,6 +1,6 @@
-"""Those who go on with a topic while it is deleted and made again, cut, compacted,
-moved and used by another program (`incarnations`): each takes a step between any two
-steps of a history, and says what is wrong.
+"""Users of a topic that is deleted and created again, truncated, compacted, moved and
+used by another program meanwhile (`incarnations`). Each takes a step between any two
+steps of a history, and reports problems.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PATIENCE_S = 10.0
 
 
 class History(Protocol):
-    """What a user knows of the history.
+    """A user's view of the history.
 
     Attributes:
         log: offset -> value of each record of the log that stands.
@@ -59,7 +59,7 @@ class History(Protocol):
 
 
 class User:
-    """Somebody who goes on with the topic between any two steps."""
+    """A user who continues with the topic between any two steps."""
 
     name = ""
 
@@ -84,7 +84,7 @@ class User:
         """Another directory is in the place of the partition's."""
 
     def close(self) -> None:
-        """Let go."""
+        """Release everything."""
 
 
 class _Handle(User):
@@ -170,12 +170,12 @@ class _Staged(User):
 
 
 class _Committer(User):
-    """A consumer in a group, opened again now and then: it goes on at its position.
+    """A consumer in a group, opened again now and then: it continues at its position.
 
     Attributes:
         counts: what must be committed; None: nothing, or that is not known.
         place: where the one that lives goes on at the latest; None: it is not known.
-        is_late: what was delivered is to be committed in the next step.
+        is_late: the next step must commit the delivered records.
         is_over: there is no next step.
     """
 

@@ -1,5 +1,5 @@
 """Topics that are deleted and made again, cut and grown, compacted, moved, and used by
-another program, while readers, consumers and producers go on.
+another program, while readers, consumers and producers continue.
 
 A history is a list of steps on one topic. Between any two of them each user takes a
 step: handles read on, consumers of each kind poll and commit, transactions publish,
@@ -8,11 +8,11 @@ which incarnation of the topic, and which growth of its log, it is of. The judge
 all of them:
 
 - a handle is never given a record of another incarnation than its own;
-- a named producer is told the sequence of its last record in the log that stands, finds
-  its last call again, and goes on after it;
+- a named producer gets the sequence of its last record in the log that stands, finds
+  its last call again, and continues after it;
 - a consumer that commits gets each record of the log that stands once, in order, since
   its last position that counts, and none that no log had; one that lives leaves out
-  none of them either, wherever the log was cut;
+  none of them either, at any place of a cut;
 - a transaction group never publishes one input twice, and leaves none out that was
   there when it was idle;
 - a committed offset is there after everything but a re-creation and a cut below it;
@@ -54,13 +54,13 @@ _KEYS = (b"a", b"b", b"c")
 
 
 def run(count: int, seed: int, tally: Tally) -> None:
-    """So many steps."""
+    """Makes `count` steps."""
     notes = run_cases(__name__, count, seed, tally, worth=_STEPS)
     tally.note(", ".join(f"{n:,} {what}" for what, n in notes.most_common()))
 
 
 def problem(key: str, notes: Counter[str]) -> str:
-    """What is wrong in a case; "" for nothing."""
+    """Run a case; return its problem, or ""."""
     rng = random.Random(f"incarnations {key}")
     with folder_of(in_memory=True) as folder:
         case = _Case(Path(folder) / "store", rng, notes)
@@ -135,7 +135,7 @@ class _Case:
             found = self.check_id() or self.users_step()
             if found:
                 return found
-        # Nobody does anything any more: each one gets the rest.
+        # All users have stopped: each one gets the rest.
         for user in self.users:
             found = user.rest()
             if found:
@@ -344,8 +344,8 @@ class _Case:
         self.format, self.is_compacted = logstore.TopicConfig().message_format, False
 
     def rename_and_back(self) -> None:
-        """Somebody moves the directory, opens the store, perhaps appends, and moves it
-        back."""
+        """Another program moves the directory, opens the store, perhaps appends, and
+        moves it back."""
         if not (self.path / "t-0" / layout.TOPIC_IDENTITY).exists():
             return
         self.close_owner()

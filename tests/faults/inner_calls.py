@@ -129,14 +129,14 @@ class Inside:
             )
 
     def tolerated(self) -> tuple[type[BaseException], ...]:
-        """What an inner call may raise now."""
+        """Errors that an inner call may raise now."""
         found: list[type[BaseException]] = []
         found.append(logstore.errors.ReentrantCallError)
         found += self.of_surroundings()
         return tuple(found)
 
     def of_surroundings(self) -> list[type[BaseException]]:
-        """What any call may raise, since others have been made."""
+        """Errors that any call may raise because of earlier calls."""
         # Topics come and go, and settings change, inside of calls on them.
         found: list[type[BaseException]] = [
             logstore.TopicNotFoundError,

@@ -36,7 +36,7 @@ COUNTS = {"commit": 400, "nightly": 20_000, "release": 60_000}
 
 _EACH = 14
 _CALLS = 20
-# Calls of another thread beside these, at the most.
+# Concurrent calls of another thread, at the most.
 _BESIDE = 150
 # Calls that take locks and wait come more often.
 _OFTEN = (
@@ -47,7 +47,7 @@ _OFTEN = (
 
 
 class Interrupt(BaseException):
-    """As KeyboardInterrupt, but nobody else's."""
+    """Like KeyboardInterrupt, but raised by these cases only."""
 
 
 _tracers: list[Any] = []
@@ -58,7 +58,7 @@ class Interrupter:
 
     Attributes:
         seen: instructions that the call took, as far as it came.
-        raised: where it was interrupted.
+        raised: the place of the interrupt.
     """
 
     def __init__(self, at: list[int]) -> None:
@@ -106,7 +106,7 @@ class Alarm:
     """Raises after a while, by a signal of the system: also where a call waits.
 
     Attributes:
-        raised: where it was interrupted.
+        raised: the place of the interrupt.
     """
 
     seen = 0
@@ -137,7 +137,7 @@ class Alarm:
 
 
 class _Companion:
-    """Another thread that uses the same store meanwhile; nobody interrupts it.
+    """Another thread that uses the same store meanwhile; it is not interrupted.
 
     Attributes:
         gate: held while it is to stand still.
@@ -188,7 +188,7 @@ class _Companion:
 
 
 def run(count: int, seed: int, tally: Tally) -> None:
-    """So many interrupted calls."""
+    """Makes `count` interrupted calls."""
     run_cases(case, count, seed, tally, each=_EACH)
 
 
@@ -249,7 +249,7 @@ def _one(
 def _interrupted(
     scene: Scene, plan: Plan, name: str, lengths: dict[str, int], rng: random.Random
 ) -> str:
-    """Make a call, with interrupts where it is known how long it takes.
+    """Make a call, with interrupts if its length is known.
 
     Returns what was interrupted where; "" if nothing was.
     """
@@ -289,7 +289,7 @@ def _interrupted(
 def _close(scene: Scene, lengths: dict[str, int], rng: random.Random) -> str:
     """Close, interrupted now and then; once more; and at last by another thread.
 
-    Returns where it was interrupted.
+    Returns the place of the interrupt.
     """
     scene.has_closed = True
     where = ""

@@ -50,7 +50,7 @@ _T = 1_700_000_000_000
 
 
 def run(count: int, seed: int, tally: Tally) -> None:
-    """So many logs."""
+    """Check `count` logs."""
     reason = no_spark()
     if reason:
         tally.skip(reason, count)
@@ -83,7 +83,7 @@ def _java() -> Any:
 
 
 def problem(key: str, notes: Counter[str]) -> str:
-    """What is wrong in a case; "" for nothing."""
+    """Run a case; return its problem, or ""."""
     if reason := no_spark():
         raise Skip(reason)
     rng = random.Random(f"java {key}")
@@ -258,7 +258,7 @@ class Case:
         return ""
 
     def damage(self) -> str:
-        """Do a damage to a file of the log; what it is."""
+        """Damage a file of the log; returns the damage."""
         rng = self.rng
         logs = [log for log in logs_in(self.partition) if log.stat().st_size]
         if not logs:
@@ -462,8 +462,8 @@ _DAMAGES: dict[str, Callable[..., bytes]] = {
 
 
 def _between(in_java: Any, before: Any, after: Any, count: int) -> str:
-    """What is wrong with what Java read of a log that was changed after `count` rows:
-    the rows of before, then those of after the change."""
+    """Problem of the rows that Java read of a log changed after `count` rows, or "":
+    expected are old rows, then new ones."""
     old = {row[0]: row for row in before.rows}
     new = {row[0]: row for row in after.rows}
     offsets = in_java.offsets

@@ -41,7 +41,7 @@ def session(folder: str) -> Any:
 
 
 def problem(spark: Any, case: Any) -> str:
-    """What is wrong with what the caller gets of a damaged log; "" for nothing."""
+    """Problem of the result that a caller gets for a damaged log, or ""."""
     found = []
     for name in _FORMATS:
         reader = spark.read.format(name).options(**case.options)
@@ -61,7 +61,7 @@ def problem(spark: Any, case: Any) -> str:
 
 
 def main() -> None:
-    """So many logs of a seed: a line for each."""
+    """Check the logs of a seed: a line for each."""
     from faults.java import Case
 
     seed, count = sys.argv[1], int(sys.argv[2])

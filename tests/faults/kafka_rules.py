@@ -1,10 +1,10 @@
-"""What Kafka's format itself can tell of a damaged partition, and what it cannot.
+"""Damage of a partition that Kafka's format itself shows, and damage that it hides.
 
-Without logstore's own state a log is sound if each batch has its checksum, offsets
-rise within and across segments, and the log reaches the recovery point; after a clean
-stop it ends there, if its last batch could. Bytes that
-are damaged and follow these rules all the same cannot be told from a log that was
-written so: this module says which they are, independent of the library.
+Without logstore's own state a log is valid if each batch has its checksum, offsets rise
+within and across segments, and the log reaches the recovery point; after a clean stop
+it ends there, if its last batch could. Bytes that
+are damaged and still follow these rules look like a log that was written so: this
+module finds them, independent of the library.
 """
 
 from __future__ import annotations
@@ -65,13 +65,13 @@ class Bodies:
 
 
 class Belief(NamedTuple):
-    """What the format lets a reader believe in.
+    """Records that a reader must accept by the rules of the format.
 
     Attributes:
-        records: in order, up to the first place where a rule is broken.
+        records: in order, up to the first broken rule.
         is_broken: there is such a place: an error must be met there.
         hidden: offsets between the one by which a wrapper is looked up and that of its
-            last record: whoever begins there begins behind the wrapper.
+            last record: a read that begins there begins after the wrapper.
     """
 
     records: list[Record]
@@ -87,9 +87,9 @@ def believable(
     recovery_point: int,
     is_clean: bool,
 ) -> Belief:
-    """The records that the format lets a reader believe in."""
+    """The records that a reader must accept by the format."""
     found = _segments(tree)
-    # Nobody looks at segments that by their names are below the start.
+    # No reader looks at segments that by their names are below the start.
     while len(found) > 1 and found[1][0] <= log_start:
         del found[0]
     records: list[Record] = []
@@ -113,7 +113,7 @@ def believable(
             if inner != own and batch.magic < 2:
                 hidden.append(range(min(inner, own) + 1, max(inner, own) + 1))
             if more[0].offset < end or batch.offset <= last:
-                # Out of order: a torn tail, where there can be one.
+                # Out of order: a torn tail, if there can be one.
                 rest = b"out of order"
                 break
             if 0 <= after <= max(more[-1].offset, batch.offset):
@@ -134,7 +134,7 @@ def believable(
 
 
 def has_torn_tail(tree: Mapping[str, bytes | None]) -> bool:
-    """Whether there are bytes behind the sound batches of the last segment."""
+    """Whether there are bytes after the valid batches of the last segment."""
     found = _segments(tree)
     return bool(found) and bool(found[-1][3])
 
@@ -142,7 +142,7 @@ def has_torn_tail(tree: Mapping[str, bytes | None]) -> bool:
 def _segments(
     tree: Mapping[str, bytes | None],
 ) -> list[tuple[int, int, list[_Batch], bytes]]:
-    """(base offset, that of the next or -1, sound batches, bytes behind them)."""
+    """(base offset, that of the next or -1, valid batches, bytes after them)."""
     logs = sorted(path for path in tree if path.endswith(LOG))
     bases = [int(path.rpartition("/")[2][: -len(LOG)]) for path in logs]
     return [

@@ -1,6 +1,6 @@
-"""kill -9 at random moments of a writer, with readers in other processes beside it.
+"""kill -9 at random moments of a writer, with readers in other processes.
 
-A kill loses nothing that was written: the next writer goes on in the same store, and
+A kill loses nothing that was written: the next writer continues in the same store, and
 checks that every record is there whose append had returned. Three readers live over
 many kills and check each record that they are given. Each writer is a fork of the
 method's own process, so that a kill costs milliseconds and may hit anything: opening,
@@ -50,12 +50,12 @@ _SERVICES = _PARTITIONS + 1
 
 
 class _Shared:
-    """What the processes know of each other: it survives every kill. Each number is
-    stored at once: half of one, which a kill left or a reader saw, would be another."""
+    """Numbers shared by the processes, which survive every kill. Each is stored at
+    once: half a number, left by a kill or seen by a reader, would be a wrong one."""
 
     def __init__(self) -> None:
         # One more row: the number of checks that the readers have made.
-        # Behind it, those of the services.
+        # After it, the numbers of the services.
         rows = mmap.mmap(-1, 8 * _FIELDS * (_SERVICES + ROWS))
         self._numbers = memoryview(rows).cast("q")
 
@@ -67,7 +67,7 @@ class _Shared:
 
 
 def run(count: int, seed: int, tally: Tally) -> None:
-    """So many kills, in stores of all formats."""
+    """Makes `count` kills, in stores of all formats."""
     with tempfile.TemporaryDirectory(prefix="faults-", dir=scratch()) as folder:
         tasks = []
         for number, first in enumerate(range(0, count, _ROUNDS)):
@@ -86,7 +86,7 @@ def run(count: int, seed: int, tally: Tally) -> None:
 def store_of(
     folder: str, seed: int, rounds: int
 ) -> tuple[int, list[str], tuple[int, int]]:
-    """Kill the writers of one store so many times."""
+    """Kill the writers of one store `rounds` times."""
     own = Path(tempfile.mkdtemp(dir=folder))
     path, log = own / "store", own / "failures"
     rng = random.Random(seed)
@@ -238,7 +238,7 @@ def _check_lock(path: Path, failures: list[str], what: str) -> int:
 def _check_after(
     path: Path, magic: int, seed: int, shared: _Shared, failures: list[str], what: str
 ) -> None:
-    """What the next owner finds: all that was written, and nothing else."""
+    """Check as the next owner: all written records are there, and nothing else."""
     try:
         with logstore.open(path) as store:
             for at, partition in enumerate(store.topic("orders").partitions):
@@ -274,7 +274,7 @@ def _rounds(shared: _Shared) -> Iterator[None]:
     """Until this process is killed."""
     while True:
         yield
-        # Not exact with three of them, and nobody needs it to be.
+        # Not exact with three of them, and it need not be.
         shared.set(_PARTITIONS, 0, shared.get(_PARTITIONS, 0) + 1)
         if os.getppid() == 1:
             sys.exit(0)
@@ -283,7 +283,7 @@ def _rounds(shared: _Shared) -> Iterator[None]:
 def _in_order(
     records: Any, offset: int, magic: int, seed: int, limit: int = 1 << 62
 ) -> int:
-    """The offset behind the last of some records, each of which is what it must be."""
+    """The offset after the last of some records, each of which is what it must be."""
     for record in records:
         want = record_of(offset, magic, seed)
         if record != want:
@@ -311,7 +311,7 @@ def _read(path: Path, magic: int, seed: int, shared: _Shared) -> None:
 
 
 def _follow(path: Path, magic: int, seed: int, shared: _Shared) -> None:
-    """What is durable, as it comes."""
+    """Follow the durable records."""
     rng = random.Random(seed + 1)
     offsets = [0] * _PARTITIONS
     with logstore.open(path, read_only=True) as store:
@@ -331,7 +331,7 @@ def _follow(path: Path, magic: int, seed: int, shared: _Shared) -> None:
 
 
 def _fetch(path: Path, magic: int, seed: int, shared: _Shared) -> None:
-    """Chunks and columns from anywhere; each time the store is opened anew."""
+    """Chunks and columns from anywhere; each time the store is reopened."""
     rng = random.Random(seed + 2)
     for _ in _rounds(shared):
         with logstore.open(path, read_only=True) as store:

@@ -1,9 +1,8 @@
-"""What else the writers of `kills` do, and what must be found of it after each kill: a
-named producer, a group that commits, one of transactions, and a log that is compacted.
-
-All of them count: the record at an offset has that number as its value, so that what
-is there says whether it is whole. A writer is killed at a random moment, or kills
-itself at a line of one of these calls.
+"""Services that the writers of `kills` use, with checks after each kill: a named
+producer, a group that commits, one of transactions, and a compacted log. All of them
+count: the record at an offset has that number as its value, so that what is there says
+whether it is whole. A writer is killed at a random moment, or kills itself at a line of
+one of these calls.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class Shared(Protocol):
 
 
 def create_topics(store: Any) -> None:
-    """Those that nothing else is about."""
+    """Create the topics that only services use."""
     compacted = {"cleanup_policy": "compact", "file_delete_delay_ms": 0}
     for name, settings in (("kept", compacted), ("fed", {}), ("made", {})):
         config = TopicConfig(message_format=2, segment_bytes=1_500, **settings)
@@ -81,7 +80,7 @@ def _compact(store: Any, rng: random.Random, shared: Shared, first: int) -> None
 
 
 def _feed(store: Any, rng: random.Random, shared: Shared, first: int) -> None:
-    """A producer goes on where it was; what it sends again is found."""
+    """A producer continues at its sequence; records sent again are recognized."""
     fed = store.topic("fed")[0]
     producer = store.producer("feeder")
     for _ in range(rng.randint(1, 3)):
@@ -128,7 +127,7 @@ def _transact(store: Any, rng: random.Random, shared: Shared, first: int) -> Non
 
 
 def check_services(store: Any, shared: Shared, first: int) -> None:
-    """What was written is there, and of each thing all or nothing."""
+    """Check that written records are there, and each change in full or not at all."""
     ends = []
     for row, name in ((_KEPT, "kept"), (_FED, "fed")):
         end = store.topic(name)[0].end_offset

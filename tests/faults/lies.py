@@ -13,12 +13,12 @@ from logstore.store.opening import open_store
 from support.damage import Unsynced
 from support.values import FORMATS, append_records, config_of
 
-# What a caller may be told of its arguments.
+# Errors that a caller may get for its arguments.
 _NAMED = (LogStoreError, TypeError, ValueError)
 
 
 def extreme(rng: random.Random, bits: int, now: int = 0) -> int:
-    """A signed number of so many bits that is on an edge, or beside what it was."""
+    """A signed number of `bits` bits that is on an edge, or next to its old value."""
     top = 1 << (bits - 1)
     found = (
         0, 1, -1, 2, top - 1, -top, top - 2, -top + 1, top // 2, 255, -256,
@@ -78,7 +78,7 @@ class Appending(Case):
         return "CreateTime"
 
     def call(self, do: Callable[[], Any]) -> tuple[Any, str]:
-        """(what a call returned, or None where it was refused; what is wrong)."""
+        """(what a call returned, or None if it was refused; the problem)."""
         self.was_refused = False
         try:
             found = do()
@@ -111,7 +111,7 @@ class Appending(Case):
             if self.was_refused and found != known:
                 return f"was refused, and {found[len(known) :][:3]} are there"
             if found != known and self.believes:
-                # From now on: lookups by time go by what batches say of themselves.
+                # From now on: lookups by time follow the times that batches claim.
                 self.believed.add(number)
             elif found != known and number not in self.believed:
                 text = time_fault(partition, self.rng)
@@ -120,11 +120,11 @@ class Appending(Case):
             self.known[number] = found
         return ""
 
-    # Whether what a batch says of itself is believed.
+    # Whether the claims of a batch are accepted.
     believes = False
 
     def unreadable(self, number: int, text: str) -> str:
-        """Where a partition cannot be read to its end any more."""
+        """If a partition cannot be read to its end any more."""
         known: list[tuple[int, Any]] = self.known[number]
         found = []
         try:

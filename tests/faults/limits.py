@@ -51,7 +51,7 @@ _NO_MEMORY = (MemoryError, RuntimeError, SystemError, TypeError, AttributeError)
 
 
 def run(count: int, seed: int, tally: Tally) -> None:
-    """So many calls at a limit."""
+    """Makes `count` calls at a limit."""
     if _nomemory() is None:
         tally.note("without failing allocations: this Python has no _testcapi")
     run_cases(case, count, seed, tally, each=_EACH)
@@ -93,7 +93,7 @@ class _Limit:
 
 
 def _no_thread(rng: random.Random) -> _Limit:
-    """As where a container may have so many and no more."""
+    """Fail every start of a thread, like a container at its limit."""
 
     def refuse(*arguments: Any) -> None:
         raise RuntimeError("can't start new thread")
@@ -152,7 +152,8 @@ def _no_allocation(rng: random.Random) -> _Limit:
 
 
 def _no_descriptor(rng: random.Random) -> _Limit:
-    """So many more files may be opened, from the beginning, or from some line on."""
+    """Allow this number of further open files, from the beginning, or from some line
+    on."""
     free = rng.choice((0, 0, 1, 2, 3, 5))
     line = rng.choice((0, round(math.exp(rng.uniform(0, math.log(1500))))))
 
@@ -176,7 +177,7 @@ def _no_descriptor(rng: random.Random) -> _Limit:
 
 
 def _first_free(count: int) -> int:
-    """The number of the first descriptor behind so many free ones."""
+    """The number of the first descriptor after `count` free ones."""
     used = set(map(int, os.listdir("/proc/self/fd")))
     # The listing had one itself, which is closed by now.
     number = 0
@@ -188,7 +189,7 @@ def _first_free(count: int) -> int:
 
 
 def _no_stack(rng: random.Random) -> _Limit:
-    """Room for so many more calls."""
+    """Room for this number of further calls."""
     spare = rng.randint(1, 45)
 
     def around(plan: Plan) -> Any:

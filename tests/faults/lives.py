@@ -74,13 +74,13 @@ _POINTS = "recovery-point-offset-checkpoint"
 
 
 def run(count: int, seed: int, tally: Tally) -> None:
-    """So many lives."""
+    """Runs `count` lives."""
     notes = run_cases(__name__, count, seed, tally)
     tally.note(", ".join(f"{n:,} {what}" for what, n in notes.most_common()))
 
 
 def problem(key: str, notes: Counter[str]) -> str:
-    """What is wrong in a life; "" for nothing."""
+    """Run a life; return its problem, or ""."""
     logging.getLogger("logstore").setLevel(logging.CRITICAL)
     rng = random.Random(f"lives {key}")
     beside = random.Random(f"lives beside a damaged log {key}")
@@ -100,7 +100,7 @@ def problem(key: str, notes: Counter[str]) -> str:
 
 
 class _Wrong(Exception):
-    """What must not be."""
+    """A broken promise."""
 
 
 class _Damage:
@@ -123,14 +123,14 @@ class _Damage:
             with path.open("ab") as file:
                 file.write(rng.choice((bytes(40), rng.randbytes(40))))
         elif kind in _WRITTEN:
-            # Of a batch with intact ones behind it.
+            # Of a batch followed by intact ones.
             frame = rng.choice(frames_in(data)[:-1])
             begin, new = _WRITTEN[kind]
             self.at = frame.pos + begin
             self.lost = data[self.at : self.at + len(new)]
             _write(path, self.at, new)
         else:
-            # A bit that a checksum covers, of a batch with intact ones behind it.
+            # A bit that a checksum covers, of a batch followed by intact ones.
             frames = frames_in(data)
             frame = frames[rng.randrange(max(len(frames) - 1, 1))]
             begin = 21 if frame.magic == 2 else 17
@@ -162,7 +162,7 @@ class _Life:
     """One store, from its first damage to the end.
 
     Attributes:
-        told: what was done, for the report.
+        told: the actions, for the report.
         is_known: an opening has found the damage, and nothing has taken it away since.
         damages: those whose bytes were not put back.
     """
@@ -199,7 +199,7 @@ class _Life:
         for _ in range(self.rng.randint(*_STEPS)):
             step = self.rng.choice(steps + (later if self.is_known else []))
             self._do(step)
-        # No repair takes away what is of another format.
+        # No repair removes data of another format.
         is_other = any(damage.kind == "format" for damage in self.damages)
         ends = (self._put_back, self._put_back if is_other else self._repair)
         self._do(self.rng.choice(ends))
@@ -268,7 +268,7 @@ class _Life:
     # -- steps
 
     def _looked(self, open_it: Callable[[], Any]) -> None:
-        """An opening for writing, and what it must leave as it was."""
+        """An opening for writing, and what it must not change."""
         before, was_known = self.bytes(), self.is_known
         self.openings += 1
         open_it()
@@ -448,8 +448,8 @@ class _Life:
 
 
 def _live_beside(path: Path, rng: random.Random, notes: Counter[str]) -> str:
-    """What is wrong with partitions that a store compacts by itself beside damaged
-    ones; "" for nothing."""
+    """Check that a store compacts partitions by itself while others are damaged; return
+    the problem, or ""."""
     count = rng.randint(2, 5)
     damaged = sorted(rng.sample(range(count), rng.randint(1, count - 1)))
     sound = [number for number in range(count) if number not in damaged]
@@ -498,7 +498,7 @@ def _is_compacted(directory: Path) -> bool:
 
 
 def _heard(call: Callable[[], object]) -> Counter[str]:
-    """What calls raise of what has failed in the background, while the rounds go on."""
+    """Background failures that calls raise while the rounds continue."""
     heard: Counter[str] = Counter()
     for _ in range(20):
         try:

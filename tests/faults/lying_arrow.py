@@ -12,7 +12,7 @@ from faults.lying_batches import CODE
 
 
 def _is_harmless(error: Exception) -> bool:
-    """Text is stored as the bytes that it is, and nobody believes a count of nulls."""
+    """Text is stored as the bytes that it is, and a count of nulls is not trusted."""
     text = str(error).lower().replace("_", " ")
     return "utf8" in text or "null count" in text
 

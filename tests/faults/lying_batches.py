@@ -149,7 +149,7 @@ class StagedFiles(Appending):
                 file.unlink()
 
     def others(self, staged: Staged | None) -> dict[str, Any]:
-        """What is not to be touched."""
+        """State of the files that must not change."""
         outside = self.folder / "outside"
         if staged is not None:
             outside.write_bytes(b"outside")

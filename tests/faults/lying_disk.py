@@ -35,12 +35,12 @@ COUNTS = {"commit": 600, "nightly": 20_000, "release": 100_000}
 
 # Cases for one store.
 _EACH = 100
-# So many of them are compactions.
+# This number of them are compactions.
 _COMPACTIONS = 10
 
 
 def run(count: int, seed: int, tally: Tally) -> None:
-    """So many cases, some for each store."""
+    """Makes `count` cases, some for each store."""
     stores = [(seed * 1000 + number,) for number in range(-(-count // _EACH))]
     for number, found in spread(_problems_of, stores):
         for text in found:
@@ -55,7 +55,7 @@ def _problems_of(seed: int) -> tuple[int, list[str]]:
 
 
 def problems(seed: int, only: Sequence[str] = ()) -> list[str]:
-    """What was wrong with each case of a store; "" for nothing.
+    """Problem of each case of a store, or "".
 
     Args:
         only: the ends of names, other files are left alone; none: all. ".compacted":
@@ -86,9 +86,9 @@ def problems(seed: int, only: Sequence[str] = ()) -> list[str]:
     ]
     if not only or ".compacted" in only:
         found += Compacted(seed).lies(_EACH if only else _COMPACTIONS)
-    # Of those that are asked for alone there may be none.
+    # Requested files may be missing.
     for _ in range(_EACH - len(found) if files else 0):
-        # Logs are most of what there is, and small files most of the names.
+        # Logs are most of the bytes, and small files most of the names.
         path, size = rng.choice([*files, *[f for f in files if f[0].endswith(".log")]])
         at, lie = rng.randrange(size), rng.choice((0, 1 << rng.randrange(8)))
         text = _guarded(lambda: _lie(program, path, at, lie, rng))  # noqa: B023

@@ -76,7 +76,7 @@ class _Files(Case):
         return self.judge(records, start)
 
     def unclean(self) -> None:
-        """As a writer leaves it that was killed."""
+        """Leave the store in the state of a killed writer."""
         (self.path / ".kafka_cleanshutdown").unlink(missing_ok=True)
         owner = self.path / ".logstore-owner"
         value = _value_of(owner)

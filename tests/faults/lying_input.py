@@ -1,4 +1,4 @@
-"""Input that lies: each field of what callers and files hand in, set to its extremes.
+"""Input that lies: each field of the input from callers and files, set to its extremes.
 
 Arrow columns whose positions lead out of their data; batches of all formats with a
 header field, a length or a byte of a record replaced and the checksum put right;
@@ -30,7 +30,7 @@ NAME = "lying_input"
 UNIT = "lies"
 COUNTS = {"commit": 1_500, "nightly": 30_000, "release": 150_000}
 
-# Lies that are told to one store.
+# Lies for one store.
 _EACH = 12
 # Address space beyond what the process has at the beginning; seconds of processor.
 _ROOM = 6 << 30
@@ -38,18 +38,18 @@ _SECONDS = 10.0
 
 
 def run(count: int, seed: int, tally: Tally) -> None:
-    """So many lies."""
+    """Makes `count` lies."""
     notes = run_cases(__name__, count, seed, tally, worth=_EACH)
     tally.note(", ".join(f"{n:,} {what}" for what, n in notes.most_common()))
 
 
 def kind_of(key: str) -> str:
-    """What a case lies about."""
+    """Kind of the lie of a case."""
     return random.Random(f"lying input {key}").choice(tuple(_KINDS))
 
 
 def problem(key: str, notes: Counter[str]) -> str:
-    """What is wrong in a case; "" for nothing."""
+    """Run a case; return its problem, or ""."""
     _limit_memory()
     rng = random.Random(f"lying input, {key}")
     kind = kind_of(key)

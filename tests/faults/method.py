@@ -1,4 +1,4 @@
-"""What the methods share: sizes, and the count of what was done and what failed."""
+"""Shared by the methods: sizes, and the tally of cases made and failed."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class Tally:
         self._begun = self._shown = time.monotonic()
 
     def passed(self, count: int = 1) -> None:
-        """So many more were made, and nothing was wrong."""
+        """Count further cases without a problem."""
         self.done += count
         self._tell()
 

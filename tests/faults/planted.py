@@ -1,7 +1,8 @@
-"""Bugs planted in the engine: a method that nobody has seen fail is not known to work.
+"""Bugs planted in the engine: a method that was never seen to fail is not known to
+work.
 
 Each bug is a change of a few lines in a copy of the source. The method that must catch
-it runs on that copy, in a process of its own, until it fails; one that does not is the
+it runs on that copy, in a separate process, until it fails; one that does not is the
 failure here, and so is a change whose lines are not in the source any more.
 """
 
@@ -584,7 +585,8 @@ COUNTS = {
 
 
 def run(count: int, seed: int, tally: Tally) -> None:
-    """So many bugs, the quick ones first; if they are all, with their own seeds."""
+    """Hunt `count` bugs, the quick ones first; if they are all, with their own
+    seeds."""
     _run(sorted(BUGS, key=lambda bug: not bug.quick)[:count], seed, tally)
 
 
@@ -604,7 +606,7 @@ def _run(bugs: list[Bug], seed: int, tally: Tally) -> None:
 
 
 def _hunt(bug: Bug, folder: pathlib.Path, seed: int) -> tuple[bool, str]:
-    """What the method says of a copy with the bug, and whether that is the bug.
+    """Whether the method catches the bug in a copy, and its output.
 
     Raises:
         Skip: no case of the method can be made on this machine.

@@ -27,7 +27,7 @@ class Bug(NamedTuple):
     Attributes:
         what: in words.
         file: of the package, or of the connector for Spark, with that directory.
-        changes: (lines as they are, lines as they are to be).
+        changes: (lines as they are, lines of the bug).
         method: which must catch it.
         only: steps of programs, scenarios, calls on a scene, kinds of histories, ends
             of file names, or kinds of lies that are enough; none: all. Of
@@ -120,7 +120,7 @@ def hunt_all(
     hunt: Callable[[Bug, pathlib.Path], tuple[bool, str]],
     tally: Tally,
 ) -> None:
-    """Hunt each bug in a directory of its own, as many at once as there are cores.
+    """Hunt each bug in a separate directory, as many at once as there are cores.
 
     Args:
         hunt: returns whether the bug in that directory's copy was caught, and a text;

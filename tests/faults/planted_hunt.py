@@ -64,7 +64,7 @@ def _module(name: str) -> Any:
 
 
 def hunt(bug: Bug, seed: int) -> Iterator[str]:
-    """What the method finds, one text after each of its tries; "" for nothing.
+    """Problem that the method finds at each try, or "".
 
     Raises:
         Skip: no case of the method can be made on this machine.
@@ -83,7 +83,7 @@ def hunt(bug: Bug, seed: int) -> Iterator[str]:
 
 
 def _in_stores(method: Any, bug: Bug, seed: int, at: str) -> Iterator[str]:
-    """What is found in stores in a directory."""
+    """Problems found in stores in a directory."""
     if bug.method in _WATCHED:
         if bug.only:
             _make_only(bug.only)
@@ -101,7 +101,7 @@ def _in_stores(method: Any, bug: Bug, seed: int, at: str) -> Iterator[str]:
 
 
 def _single(method: Any, bug: Bug, seed: int) -> Iterator[str]:
-    """What is wrong in cases.
+    """Problems of cases.
 
     Raises:
         Skip: none of them can be made on this machine.
@@ -121,7 +121,7 @@ def _single(method: Any, bug: Bug, seed: int) -> Iterator[str]:
 
 
 def _tried(method: Any, bug: Bug, seed: int) -> Iterator[str]:
-    """What is found in programs, stores and damages."""
+    """Problems found in programs, stores and damages."""
     tries = _TRIES[bug.method]
     if bug.method == "damages":
         for scenario, number in method.drawn(tries, seed):
@@ -145,8 +145,8 @@ def _tried(method: Any, bug: Bug, seed: int) -> Iterator[str]:
 
 
 def _recorded(method: Any, bug: Bug, seed: int) -> Iterator[str]:
-    """What is found in recorded calls; the first of `only` says which kind of states
-    of which programs."""
+    """Problems found in recorded calls; the first of `only` is the kind of states, the
+    others are the programs."""
     kind, *programs = bug.only
     place = _module("watched").scratch()
     with tempfile.TemporaryDirectory(prefix="faults-", dir=place) as at:

@@ -45,7 +45,7 @@ class Change(NamedTuple):
 
 
 class Event(NamedTuple):
-    """What happened: "change", "sync" or "failed-sync" (of a node; changes numbered
+    """A recorded event: "change", "sync" or "failed-sync" (of a node; changes numbered
     below `upto` were made before it began), "promise" (`text`)."""
 
     kind: str
@@ -213,7 +213,7 @@ class Recording:
 
 
 class Cut:
-    """What is durable and what is not at each event of a recording."""
+    """Durable and pending changes at each event of a recording."""
 
     def __init__(self, model: str) -> None:
         self.model = model
@@ -252,8 +252,8 @@ class Cut:
     def _without(
         self, pending: list[tuple[int, Change]], done: Change
     ) -> Iterator[tuple[int, Change]]:
-        """What is left of writes that a failed sync gave up, where a later change of
-        the same bytes is durable."""
+        """Remainder of writes that a failed sync gave up, if a later change of the same
+        bytes is durable."""
         for number, write in pending:
             if write.node != done.node or number not in self._lost:
                 yield number, write
@@ -275,7 +275,7 @@ class Cut:
         return change.node == node or (self.model == "ext4" and change.kind == "size")
 
     def lawful(self, chosen: list[Change], pending: list[Change]) -> list[Change]:
-        """What of the chosen changes the model allows together."""
+        """Chosen changes that the model allows together."""
         if self.model != "ext4":
             return chosen
         have = {id(change) for change in chosen}
@@ -305,8 +305,8 @@ def _up_to(
 def variants(
     pending: list[Change], newest: bool, rng: random.Random, disk: Disk
 ) -> Iterator[tuple[str, list[Change]]]:
-    """What may have reached the disk of the changes that no sync covers: (in words,
-    the changes). `newest`: the last one was made just now."""
+    """Possible subsets of the unsynced changes on disk: (in words, the changes).
+    `newest`: the last one was made just now."""
     n = len(pending)
     yield "all", pending
     if not n:

@@ -2,7 +2,7 @@
 which one was the last.
 
 Seeded programs on a disk in memory send the batches of named producers, and of others,
-beside records without a producer; they roll, delete, cut, take names over, close the
+and records without a producer; they roll, delete, cut, take names over, close the
 store, kill it and cut its power. After each call to the system of some steps a crash is
 tried: the store is opened, and what each producer is told of its last sequence is held
 against the records that are there, and those that were deleted; its last call is
@@ -47,12 +47,13 @@ _WEIGHTS = {
 
 
 def run(count: int, seed: int, tally: Tally) -> None:
-    """So many states, from as many programs as that takes."""
+    """Check `count` states, of as many programs as that takes."""
     until_done(states_of, count, seed, tally)
 
 
 def states_of(seed: int) -> tuple[int, list[str]]:
-    """Check the states of the program of a seed: (how many were sound, failures)."""
+    """Check the states of the program of a seed: (number of passed states,
+    failures)."""
     program = _Program(seed)
     try:
         program.run()
@@ -68,7 +69,7 @@ class _Row(NamedTuple):
     """A record.
 
     Attributes:
-        owner: the name of its producer; "" if it has none, or one that has expired.
+        owner: the name of its producer; "" if it has no producer, or an expired one.
     """
 
     owner: str
@@ -92,7 +93,7 @@ class _Program:
     Attributes:
         rows: all records that were appended and not cut, from offset 0 on.
         epochs: the newest one that was given out, by name.
-        passed: states that were sound.
+        passed: number of states that passed.
         step: the one that is taken.
     """
 
@@ -249,7 +250,7 @@ class _Program:
         self._take_over(self.rng.choice(_NAMES))
 
     def _do_zombie(self) -> None:
-        """One that was taken over tries to go on."""
+        """A producer that was taken over tries to continue."""
         if self.zombies:
             zombie = self.rng.choice(self.zombies)
             try:
@@ -268,7 +269,7 @@ class _Program:
         assert self.partition.end_offset == len(self.rows), "lost by a kill"
 
     def _do_cut(self) -> None:
-        """The power is cut, and the program goes on with what is left."""
+        """The power is cut, and the program continues with the rest."""
         moment = self.disk.moment()
         durable = self.partition.durable_offset
         states = list(cuts(moment, self.rng, 6, model=self.model))

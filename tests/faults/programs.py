@@ -36,7 +36,7 @@ Program = Callable[[Path, Say, int], None]
 
 # Whatever fails: the owner is there, and answers.
 _TIMEOUT_MS = 15_000
-# Retention lets go what is older than a time, with the clock here.
+# Retention deletes segments older than a time, with the clock here.
 _NOW = 1_600_000_000_000 + 10_000
 
 
@@ -84,7 +84,7 @@ class Writer:
     def append(
         self, partition: Any, count: int, *, seed: int = -1, **options: Any
     ) -> None:
-        """Append so many records; `seed`: of their content, else any."""
+        """Append `count` records; `seed`: of their content, else any."""
         seed = self.rng.randrange(100) if seed < 0 else seed
         name = f"{partition.topic}-{partition.number}"
         first = partition.end_offset
@@ -110,7 +110,8 @@ class Writer:
     def publish(
         self, counts: dict[Any, int], sequence: int, through: Any = None
     ) -> None:
-        """So many records into each of some partitions, at once; sometimes twice.
+        """Append the given counts of records to some partitions, at once; sometimes
+        twice.
 
         Args:
             through: a read-only store that hands them in.
@@ -407,14 +408,14 @@ def _some_append(writer: Writer, partition: Any) -> None:
 
 
 def _abandon(store: Any) -> None:
-    """Let go of a store without closing it. The lock is the process's own, so that the
+    """Forget a store without closing it. The lock is the process's own, so that the
     next opening in this process gets it."""
     store._lifetime._stop()
     store._lifetime._let_go()
 
 
 def _tear(log: Path, rng: random.Random) -> None:
-    """Put the beginning of a batch behind the end of a log."""
+    """Append the beginning of a batch to a log."""
     fd = os.open(log, os.O_RDWR)
     try:
         size = os.fstat(fd).st_size

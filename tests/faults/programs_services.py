@@ -49,7 +49,7 @@ def _input(writer: Writer, count: int) -> None:
 
 
 def _commit(writer: Writer, one: Any, durable: bool) -> None:
-    """Commit where a consumer is."""
+    """Commit the position of a consumer."""
     offsets = [[k.partition, one.position(k)] for k in sorted(one.assignment())]
     given = {TopicPartition(IN, number): offset for number, offset in offsets}
     writer.say(accounts.COMMIT, "", offsets)
@@ -78,13 +78,13 @@ def _consumer(store: Any, group: str) -> Iterator[Any]:
 
 
 def _check_open(store: Any) -> None:
-    """Where it could not be opened, nothing happens."""
+    """If it could not be opened, nothing happens."""
     if store is None:
         raise logstore.errors.StoreClosedError("there is no store")
 
 
 def _transaction(writer: Writer, one: Any) -> None:
-    """As many records for `OUT` as were read, and the positions."""
+    """Write one record to `OUT` for each record read, with the positions."""
     partition = writer.store.topic(OUT)[0]
     seed, first = writer.rng.randrange(100), partition.end_offset
     with one.transaction(timeout_ms=_TIMEOUT_MS) as transaction:
@@ -125,7 +125,7 @@ def consumers(path: Path, say: Say, seed: int) -> None:
 
 
 def producers(path: Path, say: Say, seed: int) -> None:
-    """A named producer, which begins anew with each opening."""
+    """A named producer, which restarts with each opening."""
     rng = random.Random(f"producers {seed}")
     for opening in range(3):
         with writing(path, say, rng) as writer:
@@ -222,7 +222,7 @@ def _one_commit(path: Path, say: Say, seed: int) -> None:
 
 
 def _one_rewrite(path: Path, say: Say, seed: int) -> None:
-    """A commit after which the group's file is written anew."""
+    """A commit after which the group's file is rewritten."""
 
     def act(writer: Writer, one: Any) -> None:
         file = one._core.place.member.group.file

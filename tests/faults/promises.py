@@ -1,4 +1,4 @@
-"""What a store has promised, held against what is found in one.
+"""Promises of a store, compared with its contents.
 
 Each return of a call is a promise. A call that is under way, or that has failed, leaves
 more than one outcome open until the store is opened again; `Log` says which.
@@ -19,15 +19,15 @@ View = dict[str, list[Shown]]
 
 @dataclasses.dataclass(slots=True)
 class Log:
-    """What may be found of a partition.
+    """Allowed contents of a partition.
 
     Attributes:
         records: all that was ever appended, by offset, without what was truncated.
         coming: the last so many of them were not acknowledged at all.
         durable: below this offset all is acknowledged as durable.
-        starts: where the log may begin.
+        starts: possible start offsets.
         ends: where a truncation that is not over may have ended it.
-        is_cut: the power was cut, and nobody has looked yet what is left of it.
+        is_cut: the power was cut, and the rest has not been read yet.
     """
 
     records: list[Record] = dataclasses.field(default_factory=list)
@@ -46,7 +46,7 @@ class Log:
         return len(self.records) - self.coming
 
     def problem(self, shown: Shown, *, is_killed: bool) -> str:
-        """What contradicts the promises in what is shown; "" if nothing does.
+        """Contradiction between the promises and the partition, or "".
 
         After a kill all that was appended is there, after a power cut all that is
         durable.
@@ -82,7 +82,7 @@ class Log:
 
 @dataclasses.dataclass(slots=True)
 class TopicPromise:
-    """What may be found of a topic.
+    """Allowed contents of a topic.
 
     Attributes:
         logs: its partitions.
@@ -101,11 +101,11 @@ class TopicPromise:
 
 @dataclasses.dataclass(slots=True)
 class Promises:
-    """What a store has promised, by topic.
+    """Promises of a store, by topic.
 
     Attributes:
-        publication: (topic, partition, first offset, one past the last) of what is
-            being published: all of it is there, or nothing.
+        publication: (topic, partition, first offset, one past the last) of the
+            publication under way: all of it is there, or nothing.
     """
 
     topics: dict[str, TopicPromise] = dataclasses.field(default_factory=dict)
@@ -118,7 +118,7 @@ class Promises:
     def problem(
         self, view: View, *, is_killed: bool = False, is_recovered: bool = True
     ) -> str:
-        """What contradicts the promises in a view of the whole store; "" if nothing.
+        """Contradiction between the promises and a view of the store, or "".
 
         Before recovery (`is_recovered` False) half of a topic that is being made or
         deleted may be seen.
@@ -142,8 +142,8 @@ class Promises:
         return self._half_published(view)
 
     def problem_of(self, store: Store, *, is_killed: bool, is_thorough: bool) -> str:
-        """What contradicts the promises in an open store, but the view of it; "" if
-        nothing does. If `is_thorough`, its services are used."""
+        """Contradiction between the promises and an open store, apart from its view, or
+        "". If `is_thorough`, its services are used."""
         return ""
 
     def _half_published(self, view: View) -> str:
@@ -174,6 +174,6 @@ class Promises:
 
 
 def _with(logs: Iterable[Log], count: int) -> Iterable[Log]:
-    """The first `count` of these; empty ones where there are fewer."""
+    """The first `count` of these; empty ones if there are fewer."""
     found = list(logs)[:count]
     return [*found, *(Log() for _ in range(count - len(found)))]

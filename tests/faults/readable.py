@@ -1,9 +1,9 @@
-"""What is written can be read: names, identities, settings, keys, headers, times.
+"""Round trips of written data: names, identities, settings, keys, headers, times.
 
-Everything that a caller may choose is chosen at random, often on the edge of what is
-legal: through each public call that writes a record or a state file. A call that
+Everything that a caller may choose is chosen at random, often on the edge of the legal
+range: through each public call that writes a record or a state file. A call that
 refuses it changes nothing; what a call has taken is read back, in the same store, by a
-reader beside it, and by the next writer, and is the same.
+concurrent reader, and by the next writer, and is the same.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ _ODD = "[]{}()\"'\\,:/\0\n\r\t \u2028\ud7ff\U0010ffff\ufeff%\x7f\x85é"
 
 
 def run(count: int, seed: int, tally: Tally) -> None:
-    """So many calls that wrote something."""
+    """Makes `count` calls that write something."""
     notes = run_cases(__name__, count, seed, tally, worth=_CALLS)
     tally.note(", ".join(f"{n:,} {what}" for what, n in notes.most_common()))
 
 
 def problem(key: str, notes: Counter[str]) -> str:
-    """What is wrong in a case; "" for nothing."""
+    """Run a case; return its problem, or ""."""
     rng = random.Random(f"readable {key}")
     with folder_of(in_memory=True) as folder:
         case = _Case(Path(folder) / "store", rng)
@@ -113,7 +113,7 @@ def bytes_of(rng: random.Random) -> bytes | None:
 
 
 def config_of(rng: random.Random) -> TopicConfig | None:
-    """Settings of a topic, where they are legal."""
+    """Settings of a topic, if they are legal."""
     settings: dict[str, Any] = {}
     settings["message_format"] = rng.choice((0, 1, 2, 2))
     fields = {field.name: field for field in dataclasses.fields(TopicConfig)}
@@ -189,7 +189,7 @@ class _Case:
             return f"{type(error).__name__}: {str(error)[:400]}"
 
     def ask(self, do: Callable[[], Any]) -> Any:
-        """What a call returns; None where it is refused by an error with a name."""
+        """Result of a call; None if it raises a named error."""
         try:
             found = do()
         except _NAMED as error:

@@ -1,4 +1,4 @@
-"""What a power cut may leave of the files of a program, from its recorded system calls.
+"""Files that a power cut may leave, worked out of a program's recorded system calls.
 
 Independent of the library's own seam to the system: a C library that is preloaded into
 a process records what reaches the files (`recorder.c`), `powercut` works out what may
@@ -58,12 +58,12 @@ _MARK = accounts.line(accounts.MARK, "")
 
 
 def scratch() -> str | None:
-    """Where states are written: memory, where there is some."""
+    """The directory of states: memory, if there is some."""
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
 def run(count: int, seed: int, tally: Tally) -> None:
-    """So many states and faults."""
+    """Checks `count` states and faults."""
     with tempfile.TemporaryDirectory(prefix="faults-", dir=scratch()) as folder:
         library = Path(folder) / "recorder.so"
         problem = build(library)
@@ -324,8 +324,7 @@ def _faults(
 def _after_fault(
     child: _Child, program: str, seed: int, plan: dict[str, int]
 ) -> list[str]:
-    """What is wrong with a run in which a call fails, or kills, and with what it has
-    left."""
+    """Problems of a run in which a call fails, or kills, and of the files it left."""
     ended, trace, found = child.run(program, seed, **plan)
     killed = plan.get("error") == 0
     if ended != 0 and not (killed and ended == -9):

@@ -6,7 +6,7 @@ retention policies, callbacks, log handlers; finalizers, which the garbage colle
 runs at any allocation; signal handlers, which run between any two instructions. Here
 each of them makes any public call. The inner call works, or raises an error with a
 name, and then nothing was changed; the outer one works; and afterwards every record is
-there, once, under the offset that was told, and nothing else.
+there, once, under the returned offset, and nothing else.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _OUTSIDE = ("open_again", "open_reader", "verify", "doctor", "rebuild_index")
 
 
 def run(count: int, seed: int, tally: Tally) -> None:
-    """So many calls inside of calls."""
+    """Makes `count` calls inside of calls."""
     run_cases(case, count, seed, tally, each=_EACH)
 
 
@@ -78,7 +78,7 @@ def case(seed: int, folder: Path, watch: Watch) -> None:
 
 
 def _trace_threads(background: list[Inside], rng: random.Random) -> None:
-    """Calls also from inside of what the store's own thread does."""
+    """Makes calls from inside the work of the store's own thread, too."""
 
     def act(where: str) -> None:
         if background:

@@ -1,4 +1,4 @@
-"""What a reader may be given of a log that is replaced under it."""
+"""Judges the records that a reader gets while its log is replaced."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from logstore import LogStoreError
 
 
 class Call(NamedTuple):
-    """What was asked of a partition.
+    """A read of a partition.
 
     Attributes:
         begun, settled: how many moments there were when it was called, and when its
             bounds were known.
         first, stop: what was asked for.
         durable_only: whether it stops there.
-        follows: whether it goes on with what comes.
+        follows: whether it continues with later records.
         begins_early: it may begin with records below `first`, in the same batch.
     """
 
@@ -42,7 +42,7 @@ def _names_of(error: BaseException) -> set[str]:
 
 
 def explained(error: LogStoreError, moments: Iterable[Moment], what: str) -> str:
-    """Nothing where one of the moments accounts for an error."""
+    """Nothing if one of the moments accounts for an error."""
     allowed = frozenset[str]().union(*(moment.allows for moment in moments))
     if _names_of(error) & allowed:
         return ""
@@ -57,7 +57,7 @@ def judge(
     error: LogStoreError | None,
     where: str,
 ) -> str:
-    """What is wrong with what a call gave."""
+    """Problem of the result of a call, or ""."""
     window = history[call.begun - 1 :]
     bounds = history[call.begun - 1 : call.settled]
     if call.begins_early and call.first is not None:

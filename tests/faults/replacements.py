@@ -1,13 +1,13 @@
 """Logs that are replaced under their readers, between any two of their steps.
 
 A reader goes through a partition in each of the ways that there are: in the writer's
-own store, in a read-only store beside it, and in another process. In front of some of
-its system calls, and between two records, the log is cut and grows again (to the same
-sizes, or others), is deleted and made anew (now and then under the same inode numbers),
-loses its head, is compacted by a broker, or put back from a backup. What the reader is
-given is a part of one log as it was at some moment, without a gap, up to the end that
-it asked for; or an error with a name that what was done accounts for. Who looks again
-then sees all that is there now.
+own store, in a read-only store, and in another process. In front of some of its system
+calls, and between two records, the log is cut and grows again (to the same sizes, or
+others), is deleted and made anew (now and then under the same inode numbers), loses its
+head, is compacted by a broker, or put back from a backup. What the reader is given is a
+part of one log as it was at some moment, without a gap, up to the end that it asked
+for; or an error with a name that what was done accounts for. Who looks again then sees
+all that is there now.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ Step = Callable[[], None]
 
 
 def run(count: int, seed: int, tally: Tally) -> None:
-    """So many replacements that a reader met."""
+    """Makes `count` replacements that a reader met."""
     notes = run_cases(__name__, count, seed, tally)
     tally.note(", ".join(f"{n:,} {what}" for what, n in notes.most_common()))
 
 
 def problem(key: str, notes: Counter[str]) -> str:
-    """What is wrong in a case; "" for nothing."""
+    """Run a case; return its problem, or ""."""
     case = _Case(key)
     with folder_of(in_memory=case.rng.random() < 0.5) as folder:
         found = case.run(Path(folder))
@@ -127,7 +127,7 @@ class _Remote:
 
 
 def _serve(make: Callable[[], Any], pipe: Connection) -> None:
-    """What the other process does until it is told to end."""
+    """Body of the other process, until it receives the end."""
     try:
         try:
             replacer = make()
@@ -299,7 +299,7 @@ class _Case:
             self.join(60.0)
 
     def look_again(self, store: Any) -> str:
-        """Who asks now gets what there is now."""
+        """A read that begins now gets the current log."""
         last = self.history[-1]
         try:
             partition = store.topic(TOPIC)[0]
@@ -377,7 +377,7 @@ def _read(case: _Case, partition: Any) -> str:
 
 
 def _eager(wrap: Callable[[Any], Any], found: Any) -> Any:
-    """What was asked was asked when this is called."""
+    """Wrap a read that was already begun when this is called."""
     return wrap(found)
 
 
@@ -390,7 +390,7 @@ def _batches(case: _Case, partition: Any) -> str:
                 (r.offset, r.value) for r in batch if stop is None or r.offset < stop
             ]
 
-    # A batch goes on behind the end that was asked for.
+    # A batch continues after the requested end.
     return case.judged(
         lambda: _eager(runs, partition.read_batches(first, stop, **case.options)),
         first, stop, begins_early=True,

@@ -28,14 +28,14 @@ __all__ = ["GONE", "TOPIC", "Broker", "Moment", "Owner", "time_of", "value_of"]
 
 TOPIC = "orders"
 _TIME = 1_600_000_000_000
-# Readers beside it know of each sync at once.
+# Concurrent readers know of each sync at once.
 _CONFIG = logstore.StoreConfig(flush_checkpoint_ms=0)
 OUT_OF_RANGE = "OffsetOutOfRangeError"
 GONE = frozenset({OUT_OF_RANGE, "PartitionNotFoundError", "TopicNotFoundError"})
 
 
 class Moment(NamedTuple):
-    """A log between two steps of whoever writes it.
+    """A log between two steps of its writer.
 
     Attributes:
         what: the step that led here.
@@ -79,7 +79,7 @@ def time_of(value: bytes) -> int:
 
 
 class _Log:
-    """What both keep."""
+    """State of both replacers."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
@@ -91,7 +91,7 @@ class _Log:
         self.exists = True
         self.stamp = 0
         self.size = rng.choice((8, 30, 90))
-        # What restoring goes back to.
+        # The state that a restore returns to.
         self.backup: tuple[Any, ...] = ()
 
     def note(self, what: str, allows: frozenset[str] = frozenset()) -> None:
@@ -385,7 +385,7 @@ class Broker(_Log):
         self.epoch = 0
         self.epochs: list[tuple[int, int]] = []
         self.segment_bytes = rng.choice((300, 900, 3_000))
-        # What is left to do of a compaction.
+        # The remaining steps of a compaction.
         self.steps: list[Callable[[], None]] = []
         path.mkdir(mode=0o700)
         # As each broker has it: what tells a log directory without a log.
@@ -451,7 +451,7 @@ class Broker(_Log):
         self.append()
 
     def cut(self) -> None:
-        """As a replica that follows another leader."""
+        """Truncate the log like a replica that follows another leader."""
         self.finish()
         boundary = self.boundary() if self.exists else None
         if boundary is not None:

@@ -49,7 +49,7 @@ class Scene(Appends, Changes, Reads, WholeStore, Groups, Compacted):
     # ------------------------------------------------------------ looking
 
     def settle(self, where: str, *, reopened: bool = False) -> None:
-        """Look at all that is there, hold it against what must be, and go on from
+        """Look at all that is there, hold it against what must be, and continue from
         there."""
         self.settle_topics(where, reopened=reopened)
         self.settle_groups(where)
@@ -139,7 +139,7 @@ def _has_ended(partition: Any) -> bool:
 
 
 def elsewhere(call: Callable[[], Any]) -> Any:
-    """Make a call in another thread, which has none of this one's locks."""
+    """Make a call in another thread, which holds none of this one's locks."""
     result: list[Any] = []
     raised: list[BaseException] = []
 

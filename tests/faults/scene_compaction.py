@@ -1,6 +1,6 @@
 """Plans of calls on a compacted topic, and what compaction promises.
 
-Nobody else touches this topic. The rules, whatever else happens around a call:
+No other calls touch this topic. The rules, whatever else happens around a call:
 
 - the last acknowledged record of a key is there, unless it is a tombstone;
 - what is there was appended, and is where it was said to be; offsets ascend;
@@ -201,7 +201,7 @@ class Compacted(SceneState):
                 raise Broken(f"{key!r} is at {there} in {where}, not at {offset}")
 
     def _may_be_deleted(self, key: bytes, offset: int) -> bool:
-        """Whether a tombstone of a key may be at an offset or behind it."""
+        """Whether a tombstone of a key may be at an offset or after it."""
         known = (row for at, row in list(self._at.items()) if at >= offset)
         return (key, None) in [*known, *self._loose_rows, *self._coming_rows]
 
@@ -213,7 +213,7 @@ class Compacted(SceneState):
         return any(row[0] == key for row in rows) or self._may_be_deleted(key, offset)
 
     def settle_compacted(self, where: str, *, is_ended: bool) -> None:
-        """Look at the compacted topic, and go on from there.
+        """Look at the compacted topic, and continue from there.
 
         Args:
             is_ended: it has ended for writing: what was cut short may come in with the

@@ -1,7 +1,7 @@
 """Plans of calls of consumers and producers, and what they promise.
 
 Two groups read a topic that a named producer fills: one commits offsets, the other
-publishes what it makes of the records, in transactions. Nobody else touches these
+publishes what it makes of the records, in transactions. No other calls touch these
 topics. The rules, of every record and whatever else happens around a call:
 
 - a consumer delivers the records of a partition one after the other, none twice and
@@ -46,11 +46,11 @@ class _Group:
     """A group, its consumer, and what it has done.
 
     Attributes:
-        consumer: None: there is none now.
+        consumer: None: no consumer now.
         next: by partition, the offsets that the next record may have; none: wherever
             the group has committed.
         committed: by partition, what may be committed.
-        delivered: by partition, the end of what was delivered.
+        delivered: by partition, the end of the delivered records.
     """
 
     def __init__(self, name: str) -> None:
@@ -127,7 +127,7 @@ class Groups(SceneState):
         producer = self._own_producer()
         number = self.rng.randrange(_PARTITIONS)
         first = max(self._rows[number] - again, 0)
-        # What may be there comes again as it was.
+        # Records that may be there come again unchanged.
         count = max(self.rng.randint(1, _ROWS_MAX), self._rows_max[number] - first)
         if first < self._rows[number]:
             count = min(self._rows[number] - first, _ROWS_MAX)
@@ -315,7 +315,7 @@ class Groups(SceneState):
             )
 
     def _plan_seek(self) -> Plan:
-        """To what is committed, or back."""
+        """To the committed position, or back."""
         group = self.groups["g"]
         consumer = self._consumer(group)
         is_back = self.rng.random() < 0.3
@@ -356,7 +356,7 @@ class Groups(SceneState):
             group.forget()
 
     def settle_groups(self, where: str) -> None:
-        """Look at what the groups have committed and made, and go on from there."""
+        """Look at what the groups have committed and made, and continue from there."""
         self._settle_rows(where)
         if self.is_of_another:
             return

@@ -1,4 +1,4 @@
-"""What must, and what may, be in a partition, and the calls that change it."""
+"""Required and allowed contents of a partition, and the calls that change it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ Key = tuple[str, int]
 
 
 class Log:
-    """What must, and what may, be in a partition.
+    """Required and allowed contents of a partition.
 
     Attributes:
         values: of the records that must be there, by offset.
         start: where the log begins; `starts`: where else it may, since a deletion was
             interrupted.
-        cuts: where a truncation that was interrupted may have cut it.
+        cuts: offsets where an interrupted truncation may have cut it.
         loose: plans whose records may be there, all of them or none.
         unsure: values that may be at an offset.
         begun: rises with each deletion and truncation, when it begins and ends.
@@ -121,7 +121,7 @@ class Plan:
     Attributes:
         what: in words.
         call: makes it.
-        told: what its result means; raises `Broken`.
+        told: handles its result; raises `Broken`.
         appends: what it puts into logs.
         expects: errors that it may raise, whatever happens around it.
         cut, deletes: of a truncation or deletion: the log, and the offset.

@@ -34,7 +34,7 @@ class Reads(SceneState):
         )
 
     def _check_of(self, what: str, log: Log) -> Callable[[Any], None]:
-        """What looks at the records that were read of a log since now."""
+        """Check for the records that are read of a log from now on."""
         known, begun = dict(log.values), log.begun
 
         def told(result: list[tuple[int, bytes]]) -> None:

@@ -61,7 +61,7 @@ class SceneState:
         given: how arguments are given.
         may_have_happened: whether a call that raised this may have been done.
         has_closed: a call has closed the store, or tried to.
-        is_of_another: another program may have made all topics anew: what groups have
+        is_of_another: another program may have recreated all topics: what groups have
             committed counts no more.
     """
 
@@ -96,7 +96,7 @@ class SceneState:
         self._staged: list[tuple[Any, list[tuple[Log, list[bytes]]], int]] = []
         self._forms = random.Random(rng.random())
         self.given_out: set[bytes] = set()
-        # Stores that nobody closes.
+        # Stores that are never closed.
         self.forgotten: list[Path] = []
         self.store: logstore.Store
         self.open()
@@ -155,7 +155,7 @@ class SceneState:
             raise Unavailable(error) from error
 
     def values(self, count: int, size: int = 40) -> list[bytes]:
-        """So many values that nobody has appended yet."""
+        """Make `count` values that were never appended."""
         made = []
         for _ in range(count):
             made.append(b"%d." % next(self._serial) + b"x" * self.rng.randrange(size))
@@ -209,7 +209,7 @@ class SceneState:
         if not is_done:
             return
         for log, _ in plan.appends:
-            # A call inside of it may have made the topic anew.
+            # A call inside of it may have recreated the topic.
             now = self.logs.get((log.topic, log.number), log) if log.is_gone else log
             if plan not in now.loose:
                 now.loose.append(plan)
@@ -256,7 +256,7 @@ class SceneState:
         self, plan: Plan, log: Log, first: int, values: list[bytes]
     ) -> None:
         """The same of a call that looks for the partition by its name: a call inside
-        of it may have made the topic anew, before it or behind it."""
+        of it may have recreated the topic, before it or behind it."""
         self._told(plan, log, first, values)
         anew = self.logs.get((log.topic, log.number))
         if log.is_gone and anew is not None:
@@ -288,4 +288,4 @@ class SceneState:
 
 
 class Unavailable(Exception):
-    """What a plan needs cannot be had now; the cause says why."""
+    """A plan lacks something it needs; the cause says why."""

@@ -3,9 +3,9 @@ deleted or left, and then asked again.
 
 Random programs over public calls keep what they were given, and use it later, whatever
 has become of it: stores and stages after their end, staged records that were published,
-chunks and batches in a second and a third pass, iterators behind their last record,
-partitions of topics that were deleted and made anew. Each call does what a model says,
-or raises an error with a name and changes nothing; at the end the log has each
+chunks and batches in a second and a third pass, iterators after their last record,
+partitions of topics that were deleted and created again. Each call does what a model
+says, or raises an error with a name and changes nothing; at the end the log has each
 acknowledged record once.
 """
 
@@ -37,13 +37,13 @@ _CALLS = 45
 
 
 def run(count: int, seed: int, tally: Tally) -> None:
-    """Programs with so many second uses."""
+    """Runs programs with `count` second uses."""
     notes = run_cases(__name__, count, seed, tally, worth=20)
     tally.note(", ".join(f"{n:,} {what}" for what, n in notes.most_common()))
 
 
 def problem(key: str, notes: Counter[str]) -> str:
-    """What is wrong in a case; "" for nothing."""
+    """Run a case; return its problem, or ""."""
     rng = random.Random(f"second use {key}")
     with folder_of(in_memory=True) as folder:
         machine = Machine(Path(folder) / "store", rng)
@@ -81,7 +81,7 @@ class Machine(Readings, Stages):
                 store.close()
 
     def use_close(self) -> None:
-        """Close the store, or one that was closed; then go on in another."""
+        """Close the store, or one that was closed; then continue in another."""
         store = self.rng.choice(self.stores[-3:])
         self.again += id(store) not in self.open
         how = self.rng.randrange(3)
@@ -318,7 +318,7 @@ class Machine(Readings, Stages):
         self.check(recovery.to_dict() == recovery.to_dict(), "recovery_report")
 
     def check_all(self) -> None:
-        """What was acknowledged is there once, and after closing as well."""
+        """Check that acknowledged records are there once, before and after closing."""
         for _ in range(2):
             for name, logs in self.topics.items():
                 for number, log in enumerate(logs):

@@ -9,7 +9,7 @@ from faults.second_use_state import CLOSED, GONE, REFUSED, Held, MachineState, W
 
 
 class Readings(MachineState):
-    """What was read, in a second and a third pass."""
+    """Uses results of reads a second and a third time."""
 
     # -- what reading gives
 
@@ -107,7 +107,7 @@ class Readings(MachineState):
                 more["at"] += 1
 
     def use_arrow(self) -> None:
-        """A RecordBatchReader, also behind its end."""
+        """A RecordBatchReader, also after its end."""
         held = self.pick("arrow")
         if held is None:
             return

@@ -1,4 +1,4 @@
-"""What a program of second uses keeps, and what must be true of it."""
+"""State of a program of second uses, and its checks."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class MachineState:
         return id(held.store) in self.open
 
     def errors_of(self, held: Held) -> tuple[str, ...]:
-        """What a call on a partition or topic may raise."""
+        """Errors that a call on a partition or topic may raise."""
         if not self.is_open(held):
             return CLOSED
         return () if held.log is None or held.log.is_there else GONE

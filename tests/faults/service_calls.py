@@ -1,5 +1,5 @@
-"""What runs while a call fails, of services: a group's file, publications, hand-in,
-the epochs of producers. For `failing_calls`."""
+"""Service calls that `failing_calls` makes fail: a group's file, publications, hand-in,
+the epochs of producers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _with_member(seed: int) -> ServiceProgram:
 
 
 def _with_full_file(seed: int) -> ServiceProgram:
-    """Its next commit writes the group's file anew."""
+    """Its next commit rewrites the group's file."""
     program = _with_member(seed)
     file = program.consumer("g")._core.place.member.group.file
     while file.end.size + _COMMIT_BYTES < file._rewrite_at:
@@ -51,7 +51,7 @@ _COMMIT_BYTES = 200
 
 
 def _alone(seed: int) -> ServiceProgram:
-    """What a kill has left of a store and a group: nobody has it open."""
+    """A store and a group after a kill, open in no process."""
     program = _with_member(seed)
     program.do_transaction()
     program.do_submit()

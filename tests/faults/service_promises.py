@@ -1,5 +1,5 @@
-"""What must be found of the services of a store, held against what is there: the
-committed offsets of a group, published positions, what was handed in, a producer."""
+"""Promises of the services of a store, compared with their state: the committed offsets
+of a group, published positions, a hand-in, a producer."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ PARTITIONS = 2
 COMMITS, TRANSACTIONS = "g", "x"
 PRODUCER = "feeder"
 HANDS_IN = "hands in"
-# A group's file is written anew when it has so many bytes.
+# A group's file is rewritten at this number of bytes.
 _REWRITE_BYTES = 700
 
 
 @contextlib.contextmanager
 def small_files() -> Iterator[None]:
-    """The file of a group is soon written anew."""
+    """The file of a group is soon rewritten."""
     with mock.patch.object(group_file, "_REWRITE_BYTES", _REWRITE_BYTES):
         yield
 
@@ -57,14 +57,14 @@ def consumer_of(store: Store, group: str) -> Any:
 
 @dataclasses.dataclass(slots=True)
 class Offsets:
-    """What a group may have committed, by partition; 0: nothing.
+    """Allowed committed offsets of a group, by partition; 0: nothing.
 
     Attributes:
         written: by the last call that has returned: found after a kill.
         durable: by the last durable one: found after a power cut, or one of `since`.
         since: by calls that have returned since.
-        maybe: by calls that are under way, or have failed behind the commit.
-        is_cut: the power was cut, and nobody has looked yet what is left.
+        maybe: by calls that are under way, or have failed after the commit.
+        is_cut: the power was cut, and the rest has not been read yet.
     """
 
     written: list[int] = dataclasses.field(default_factory=lambda: [0] * PARTITIONS)
@@ -112,7 +112,7 @@ class Offsets:
             self.maybe[number].clear()
 
     def problem(self, found: list[int], *, is_killed: bool) -> str:
-        """What contradicts it; "" if nothing does."""
+        """Contradiction with the promises, or ""."""
         is_whole = is_killed and not self.is_cut
         for number, offset in enumerate(found):
             allowed = {self.written[number]} if is_whole else set(self.since[number])
@@ -125,7 +125,7 @@ class Offsets:
         return ""
 
     def settle(self, found: list[int]) -> None:
-        """This was found by a process that goes on from there."""
+        """This was found by a process that continues from there."""
         if self.is_cut:
             # It is on the disk, or it would not be there.
             self.durable = list(found)
@@ -140,7 +140,7 @@ class Offsets:
 
 @dataclasses.dataclass(slots=True)
 class ServicePromises(Promises):
-    """What was promised of services, too.
+    """Promises of a store and of its services.
 
     Attributes:
         offsets: of the group that commits.
@@ -173,7 +173,8 @@ class ServicePromises(Promises):
         )  # fmt: skip
 
     def problem_of(self, store: Store, *, is_killed: bool, is_thorough: bool) -> str:
-        """What else contradicts the promises in an open store; "" if nothing does. If
+        """Contradiction between the promises and the services of an open store, or "".
+        If
         `is_thorough`, all of it works afterwards: a consumer joins, polls and commits,
         and the producer is taken over."""
         if IN not in store.topics() or OUT not in store.topics():
@@ -238,7 +239,7 @@ class ServicePromises(Promises):
 
 
 def committed_in(store: Store) -> list[int]:
-    """What the group has committed, by partition; takes no lock. 0: nothing."""
+    """Committed offsets of the group, by partition; takes no lock. 0: nothing."""
     name = layout.group_file(COMMITS)
     file = group_file.GroupFile(files_directory(store), name, COMMITS)
     try:
@@ -250,7 +251,7 @@ def committed_in(store: Store) -> list[int]:
 
 
 def _of_member(store: Store, found: list[int]) -> str:
-    """What is wrong with the life of a consumer that begins at `found`."""
+    """Problem of a consumer that begins at `found`, or ""."""
     with small_files(), consumer_of(store, COMMITS) as one:
         for key, records in one.poll().items():
             offsets = [record.offset for record in records]

@@ -69,7 +69,7 @@ class NoThread:
         return self
 
     def take(self) -> None:
-        """Not known: the directory is to be listed."""
+        """Not known: the directory must be listed."""
 
     def add(self, watch: object) -> None:
         """No changes are reported."""
@@ -113,7 +113,7 @@ class ServiceProgram(Program):
         self._begin()
 
     def _begin(self) -> None:
-        """With a store that has been opened just now."""
+        """Prepare the state for a store that was just opened."""
         self.consumers.clear()
         self._producer = None
         self.store._publishing.hand_in._thread = NoThread()  # type: ignore[assignment]
@@ -170,7 +170,7 @@ class ServiceProgram(Program):
         count = self.rng.choice((1, 2, 4))
         offsets, _, seed = self._new(partition, count)
         durable = self.rng.random() < 0.5
-        # What is not there is not asked for.
+        # Missing services are not asked for.
         known.update({o: sequence + n for n, o in enumerate(offsets)})
         try:
             self.append(
@@ -207,7 +207,7 @@ class ServiceProgram(Program):
         self.do_produce(again=True)
 
     def do_take_over(self) -> None:
-        """The producer begins anew."""
+        """The producer restarts."""
         self.began()
         self._producer = self.store.producer(PRODUCER)
         assert self._producer.epoch > self.promises.epoch, "an epoch comes again"
@@ -229,7 +229,7 @@ class ServiceProgram(Program):
         return self.consumers[group]
 
     def do_poll(self) -> None:
-        """What comes next, and nothing else."""
+        """Poll; the next records must come, and nothing else."""
         with small_files():
             one = self.consumer(COMMITS)
             one._core.look_now()
@@ -243,7 +243,7 @@ class ServiceProgram(Program):
                 assert offsets == wanted, f"{offsets} are delivered, not {wanted}"
 
     def do_commit(self, durable: bool = False) -> None:
-        """Where the consumer is."""
+        """The position of the consumer."""
         self.do_poll()
         one = self.consumer(COMMITS)
         offsets = {k.partition: one.position(k) for k in one.assignment()}
@@ -293,7 +293,7 @@ class ServiceProgram(Program):
         self._reset(self.disk.process(), self.rng.randint(0, least), ends)
 
     def reset_alone(self) -> None:
-        """The same in this process, where nobody has the store."""
+        """The same in this process, while no process has the store."""
         ends = [len(log.records) for log in self.promises.topics[IN].logs]
         least = min(log.durable for log in self.promises.topics[IN].logs)
         self._reset(self.disk, self.rng.randint(0, least), ends)
@@ -422,7 +422,7 @@ class ServiceProgram(Program):
                 file.close()
 
     def submit_alone(self) -> None:
-        """Hand in where nobody has the store: this process takes the lock."""
+        """Hand in while no process has the store: this process takes the lock."""
         log = self.promises.topics[OUT].logs[0]
         with open_quietly(self.disk, read_only=True) as store:
             partition = store.topic(OUT)[0]

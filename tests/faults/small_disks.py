@@ -87,7 +87,7 @@ def fill_block(directory: Path) -> list[Path]:
     for name in sorted(os.listdir(directory)):
         (twin / name).touch()
     before, count = twin.stat().st_size, 0
-    # A file system whose directories have no blocks stays as it is.
+    # A file system whose directories have no blocks is not changed.
     while twin.stat().st_size == before and count < 400:
         (twin / _pad(count)).touch()
         count += 1
@@ -104,7 +104,7 @@ def _pad(number: int) -> str:
 
 @functools.cache
 def _own_mounts() -> str:
-    """Why this process can have no mounts of its own; "" once it has."""
+    """Why this process can have no private mounts; "" once it has."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(_CLONE_NEWNS):
         return "needs root"

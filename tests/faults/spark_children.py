@@ -1,4 +1,4 @@
-"""Cases that share one session of Spark, in a process of its own."""
+"""Cases that share one session of Spark, in a separate process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def no_spark() -> str:
 
 
 def through_spark(module: str, count: int, seed: int, tally: Tally) -> None:
-    """So many cases of a module, which is run with the seed and the count. For each it
+    """Run `count` cases of a module, which is run with the seed and the count. For each
+    it
     prints a line: what is wrong in it ("" for nothing), and notes with their counts, as
     JSON."""
     command = [sys.executable, "-m", module, str(seed), str(count)]

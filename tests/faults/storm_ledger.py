@@ -1,4 +1,4 @@
-"""What is known of one log in a storm, and whether it has what it must have."""
+"""Known appends to one log in a storm, and checks of its contents."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Ledger:
     def begin(
         self, thread: int, count: int, padding: int, rng: random.Random
     ) -> Append:
-        """A call with so many records, which nobody has made yet."""
+        """A new call with `count` records."""
         number = next(self._numbers)
         values = [b"%d.%d.%d" % (thread, number, i) for i in range(count)]
         values = [value.ljust(padding, b".") for value in values]
@@ -122,7 +122,7 @@ class Ledger:
             )
 
     def check_seen(self, found: Sequence[tuple[int, bytes | None]]) -> None:
-        """What one read has given."""
+        """Check the records of one read."""
         offsets = [offset for offset, _ in found]
         if sorted(set(offsets)) != offsets:
             raise AssertionError(f"offsets do not rise: {offsets}")
@@ -133,7 +133,7 @@ class Ledger:
     # ------------------------------------------------------------ in the end
 
     def problem(self, partition: logstore.Partition) -> str:
-        """What is wrong with the log of a store that was closed and opened again."""
+        """Problem of the log after the store was closed and reopened, or ""."""
         records = list(partition.read())
         found = [(record.offset, record.value or b"") for record in records]
         try:

@@ -58,17 +58,17 @@ _raise_in.argtypes = (ctypes.c_ulong, ctypes.py_object)
 
 
 class Interrupt(BaseException):
-    """As KeyboardInterrupt, but nobody else's."""
+    """Like KeyboardInterrupt, but raised by these cases only."""
 
 
 def run(count: int, seed: int, tally: Tally) -> None:
-    """So many calls."""
+    """Makes `count` calls."""
     notes = run_cases(__name__, count, seed, tally, worth=_WORTH)
     tally.note(", ".join(f"{n:,} {what}" for what, n in notes.most_common()))
 
 
 def problem(key: str, notes: Counter[str]) -> str:
-    """What is wrong in a case; "" for nothing."""
+    """Run a case; return its problem, or ""."""
     rng = random.Random(f"storms {key}")
     with folder_of(in_memory=rng.random() < 0.9) as folder:
         storm = _Storm(Path(folder) / "store", rng)
@@ -271,7 +271,7 @@ class _Storm:
             store.close()
 
     def _look(self) -> str:
-        """What is wrong with the store, which is closed."""
+        """Open the closed store and check it; return a problem, or ""."""
         with logstore.open(self.path) as store:
             labels = {one.label for one in store.recovery_report.actions}
             if not labels <= set(_HARMLESS):
@@ -335,7 +335,7 @@ class _Storm:
             append.offsets = partition.append_many(given, keys, durable=durable)
         ledger.acknowledge(append)
         if durable and partition.durable_offset < append.offsets[-1] + 1:
-            # A cut may have come behind it.
+            # A cut may have come after it.
             ledger.check_durable(append, partition)
 
     def _read(self, partition: logstore.Partition, ledger: Ledger) -> None:
@@ -355,8 +355,8 @@ class _Storm:
 
 
 def _warm_up() -> None:
-    """What Python does at the first call, with locks that an exception from outside
-    would leave behind: logging, the import of pyarrow."""
+    """Do the work of Python's first calls (logging, the import of pyarrow) now: an
+    exception from outside would leave their locks held."""
     if _WITH_ARROW:
         arrow_module()
     for logger in (logging.getLogger(), logging.getLogger("logstore")):

@@ -33,7 +33,7 @@ def _count(method: Method) -> int:
 @pytest.mark.timeout(SECONDS)
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.NAME)
 def test_faults_smallest_size_shows_no_failure(method):
-    """What must survive survives, in as many cases as there is time for."""
+    """Each method finds no failure in the cases of the smallest size."""
     tally = Tally(_count(method))
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)

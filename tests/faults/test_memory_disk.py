@@ -184,7 +184,8 @@ def test_full_disk_writes_what_fits() -> None:
 
 
 def test_lock_is_of_a_process_until_it_dies() -> None:
-    """As POSIX record locks are: closing any descriptor gives it up, too."""
+    """Locks behave like POSIX record locks: closing any descriptor releases them,
+    too."""
     disk = _new()
     fd = _written(disk, "lock", b"")
     assert disk.lock(fd) is None
@@ -269,7 +270,7 @@ def _toy_problem(found: dict[str, bytes], promised: int) -> str:
 
 
 def _toy_problems(bug: str) -> set[str]:
-    """What is found wrong in states that power cuts leave of the toy at work."""
+    """Problems found in the states that power cuts leave of a working toy."""
     disk, rng = MemoryDisk(), random.Random(1)
     moments = disk.record()
     toy = Toy(disk, bug)
@@ -303,7 +304,7 @@ def test_toy_without_a_bug_is_sound() -> None:
 
 
 def test_killed_process_can_do_nothing_more() -> None:
-    """Its descriptors are closed, and the disk goes on without it."""
+    """Its descriptors are closed, and the disk continues without it."""
     disk = _new()
     fd = _written(disk, "a", b"1")
     other = disk.kill()

@@ -50,7 +50,7 @@ def test_skipped_cases_are_no_work_that_was_done() -> None:
 
 
 def test_cases_of_other_processes_are_counted_apart() -> None:
-    """Of nine cases three are skipped, one fails; no others are made in their place."""
+    """Three of nine cases are skipped, one fails; no others replace them."""
     tally = Tally(9 * _WORTH)
     run_cases(__name__, tally.total, 7, tally, worth=_WORTH)
     assert tally.handled >= tally.total
@@ -85,7 +85,7 @@ def run_programme(
 def test_table_and_last_line_say_what_was_skipped(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Whoever reads the last line alone must not take it for done."""
+    """A reader of the last line alone must not take it for done."""
     status, lines = run_programme({"needs root": 5_000}, monkeypatch, capsys)
     assert status == 0
     assert lines[2].split()[:3] == ["some", "1,000", "cases"]
@@ -118,7 +118,8 @@ def test_full_disk_that_cannot_be_had_is_skipped(
 def test_file_system_that_cannot_be_mounted_is_skipped(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Of a kernel without it, say; the reason names no directory of the case."""
+    """Skipped if the kernel lacks it, say; the reason names no directory of the
+    case."""
     monkeypatch.setattr(small_disks, "_own_mounts", lambda: "")
     monkeypatch.setattr(small_disks, "_run", lambda *_: f"mount: {tmp_path}/disk: no")
     with (
@@ -143,7 +144,7 @@ def test_bug_that_cannot_be_hunted_here_is_neither_caught_nor_missed() -> None:
 def test_hunt_that_makes_no_case_says_why(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """What the process on the copy prints is understood."""
+    """The output of the process on the copy is parsed."""
     bug = next(bug for bug in planted.BUGS if bug.method == "full")
     said = SimpleNamespace(returncode=0, stdout="seed 1\nskipped: needs root\n")
     monkeypatch.setattr(planted, "run_on_copy", lambda *_: said)

@@ -1,4 +1,4 @@
-"""What watches the cases, and what strikes between two instructions, do so."""
+"""Tests of the watchdog of cases, and of interrupts between two instructions."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _slow(seed: int, folder: Path, seen: Watch) -> None:
 
 
 def test_case_that_hangs_is_a_failure_that_tells_where(tmp_path: Path) -> None:
-    """What it said last, and the place where its thread waits."""
+    """The failure has the case's last line, and the place where its thread waits."""
     said = watch(_hang, 1, str(tmp_path), quiet_s=1)
     assert said.done == 4
     assert "hangs" in said.failure

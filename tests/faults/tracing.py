@@ -93,7 +93,7 @@ class AtLine:
 
     Attributes:
         seen: lines, as far as it came.
-        place: where it was done.
+        place: the place of the action.
     """
 
     def __init__(self, at: int, act: Callable[[], None]) -> None:

@@ -1,6 +1,6 @@
-"""Cases that may hang or kill their process: each in a child of its own, watched.
+"""Cases that may hang or kill their process: each in a separate child, watched.
 
-A case says what it is about to do (`Watch.say`). Where it says nothing for too long it
+A case announces its next step (`Watch.say`). Where it says nothing for too long it
 hangs: that is a failure, which tells what was said last, and which thread waits where.
 """
 
@@ -49,7 +49,7 @@ class Broken(Exception):
 
 
 class Said(NamedTuple):
-    """What became of a case.
+    """Result of a case.
 
     Attributes:
         done: how many calls it made that count.
@@ -63,7 +63,7 @@ class Said(NamedTuple):
 
 
 class Watch:
-    """What a case says while it runs; in memory that it shares with its parent.
+    """Messages of a running case, in memory shared with its parent.
 
     Attributes:
         done: calls that count, so far.
@@ -103,12 +103,12 @@ Work = Callable[[int, Path, Watch], None]
 
 
 def scratch() -> str | None:
-    """Where stores are written: memory, where there is some."""
+    """The directory of stores: memory, if there is some."""
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
 def run_cases(work: Work, count: int, seed: int, tally: Tally, *, each: int) -> None:
-    """Run cases until they have made so many calls that count.
+    """Run cases until they have made `count` calls that count.
 
     Args:
         work: runs the case of a seed in a directory; raises `Broken`.
@@ -193,7 +193,7 @@ def watch(work: Work, seed: int, folder: str, quiet_s: float | None = None) -> S
 
 def _child(work: Work, seed: int, own: Path, seen: Watch, writing: int) -> None:
     text = ""
-    # What cannot be raised is printed; nobody reads it.
+    # Errors that cannot be raised are printed, and ignored.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     warnings.simplefilter("ignore", ResourceWarning)
     died: list[str] = []
@@ -220,15 +220,14 @@ def _child(work: Work, seed: int, own: Path, seen: Watch, writing: int) -> None:
 
 
 def _before(said: list[str], text: str) -> list[str]:
-    """What was said last, and before that whatever is about the values that a failure
-    names."""
+    """Last lines, preceded by earlier lines about the values that a failure names."""
     values = re.findall(r"b'\d+\.", text)
     about = [line for line in said[:-30] if any(value in line for value in values)]
     return about[-10:] + said[-30:]
 
 
 def told(error: BaseException | None) -> str:
-    """An error, and the places where it was raised, innermost first."""
+    """An error, and the places that raised it, innermost first."""
     places = [
         f"{os.path.basename(frame.filename)}:{frame.lineno} {frame.name}"
         for frame in traceback.extract_tb(error.__traceback__ if error else None)
@@ -287,7 +286,7 @@ _PLACE = re.compile(r'File "([^"]*)", line (\d+) in (\S+)')
 
 
 def _shortened(dump: str) -> str:
-    """What `faulthandler` told of each thread: its innermost places, in one line."""
+    """Innermost places of each thread in a `faulthandler` dump, one line each."""
     parts = re.split(r"\n(?=(?:Current thread|Thread) )", "\n" + dump)
     told = []
     for part in parts:

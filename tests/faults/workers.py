@@ -35,5 +35,5 @@ def spread(work: Callable[..., Any], tasks: Iterable[tuple[Any, ...]]) -> Iterat
 
 
 def _be_quiet() -> None:
-    # Recovery warns of all that it mends.
+    # Recovery warns of all that it repairs.
     logging.disable(logging.CRITICAL)

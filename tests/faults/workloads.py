@@ -1,4 +1,4 @@
-"""Seeded programs over a store on a `MemoryDisk`, with what they were promised.
+"""Seeded programs over a store on a `MemoryDisk`, with the promises made to them.
 
 A `Program` goes step by step; what each step may have left is in `promises` while it
 runs and after it. Steps are methods whose names begin with ``do_``; a step that fails
@@ -81,7 +81,7 @@ class Program:
         disk: as the present process sees it.
         promises: what must be found now.
         harmless: labels of recovery that the program itself gives rise to.
-        is_disk_full: a deletion goes on without its state file, segment by segment.
+        is_disk_full: a deletion continues without its state file, segment by segment.
     """
 
     def __init__(self, seed: int, *, model: str = "weak", topics: int = 2) -> None:
@@ -111,7 +111,8 @@ class Program:
             self._weights = [WEIGHTS[name] for name in names]
 
     def run(self, count: int) -> Iterator[Step]:
-        """Open a store that is not there, then take so many steps, then close it."""
+        """Open a store that is not there, then take this number of steps, then close
+        it."""
         yield self._taken("open", self.open)
         yield self._taken("create_topic", self.do_create_topic)
         for _ in range(count):
@@ -120,7 +121,7 @@ class Program:
         yield self._taken("close", self.close)
 
     def step(self, name: str) -> Iterator[Step]:
-        """Take one step (which may be several for who checks)."""
+        """Take one step (which may be several for a checker)."""
         if name in ("reopen", "kill", "cut", "leftovers", "kafka"):
             if name == "kill":
                 self.disk = self.disk.kill()
@@ -150,8 +151,8 @@ class Program:
         self._during = self.promises.copy()
 
     def see(self) -> None:
-        """What a store tells to be durable, and what it hands out as such, is a promise
-        like the return of a flush."""
+        """Record as promised what the store reports as durable, like the return of a
+        flush."""
         for name, topic in self.promises.topics.items():
             if not topic.is_certain or name not in self.store.topics():
                 continue
@@ -203,7 +204,7 @@ class Program:
                 log.durable = len(log.records)
 
     def cut(self) -> None:
-        """Cut the power now, go on with one of the states that it may leave."""
+        """Cut the power now, continue with one of the states that it may leave."""
         moment = self.disk.moment()
         for topic in self.promises.topics.values():
             for log in topic.logs:
@@ -212,25 +213,25 @@ class Program:
         self.restart(self.rng.choice(states)[1])
 
     def restart(self, nodes: Nodes) -> None:
-        """Go on with a disk that has these nodes, after a start of the machine."""
+        """Continue with a disk that has these nodes, after a start of the machine."""
         self.disk.kill()
         clock = self.disk.medium.clock
         seed = self.rng.random().__hash__()
         self.disk = MemoryDisk(nodes, model=self.model, clock=clock, seed=seed)
 
     def reopened(self, store: Store) -> str:
-        """It goes on with a store that others have opened; what does not work."""
+        """It continues with a store that others have opened; what does not work."""
         self.store = store
         return ""
 
     def goes_on(self) -> str:
-        """What else of the open store does not work after calls have failed."""
+        """Problem of other parts of the open store after failed calls, or ""."""
         return ""
 
     # ------------------------------------------------------------ partitions
 
     def partitions(self) -> list[tuple[Log, Partition]]:
-        """Those that take appends, with their promises."""
+        """Partitions that take appends, with their promises."""
         found: list[tuple[Log, Partition]] = []
         writers = self.store._topics.writers
         for name, topic in self.promises.topics.items():
@@ -371,7 +372,7 @@ class Program:
             return
         count = self.rng.choice((1, 2, 2, 3))
         picked = self.rng.sample(found, min(len(found), count))
-        # With its files, where that is possible, or record by record.
+        # With its files, if that is possible, or record by record.
         way = adopting() if self.rng.random() < 0.5 else contextlib.nullcontext()
         late = contextlib.nullcontext() if self._sequence % 2 else copying()
         with way, late:
@@ -606,7 +607,7 @@ class Program:
         self.rewrite({}, removed)
 
     def rewrite(self, added: dict[str, bytes], removed: list[str] | tuple[()]) -> None:
-        """Change files behind the back of the store, which is closed, durably."""
+        """Change files unnoticed by the store, which is closed, durably."""
         nodes = dict(self.disk.medium.nodes)
         for path in removed:
             *parents, name = path.split("/")

@@ -1,1 +1,1 @@
-"""What the tests of more than one directory use."""
+"""Helpers for tests of more than one directory."""

@@ -14,7 +14,7 @@ __all__ = ["adopting", "copying"]
 
 @contextlib.contextmanager
 def adopting() -> Iterator[None]:
-    """Where it is possible at all, that is for magic 2. For the whole process."""
+    """If possible, that is for magic 2. For the whole process."""
     with (
         mock.patch.object(staging, "OWN_FILE_BYTES", 1),
         mock.patch.object(adoption, "ADOPT_BYTES_MIN", 1),

@@ -80,7 +80,7 @@ class AppendCall(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class AppendSequence:
-    """What is appended to one topic of one partition.
+    """Appends to one topic of one partition.
 
     Attributes:
         config: of the topic; its timestamp type is that of the log.
@@ -92,7 +92,7 @@ class AppendSequence:
     phases: tuple[tuple[AppendCall, ...], ...]
 
     def calls(self, phase: int) -> tuple[AppendCall, ...]:
-        """Those of a phase; none behind the last one."""
+        """Calls of a phase; none after the last phase."""
         return self.phases[phase] if phase < len(self.phases) else ()
 
     @property
@@ -200,7 +200,7 @@ def random_sequence(
         segment_bytes=rng.choice(
             [60_000] if fills_indexes else [200, 1000, 5000, 60_000]
         ),
-        # Where a batch may have no timestamp, the clock decides when to roll.
+        # If a batch may have no timestamp, the clock decides when to roll.
         segment_ms=_NO_ROLL_MS if is_clocked else rng.choice([50, 1000]),
         segment_index_bytes=max(
             index_bytes_min,

@@ -1,4 +1,4 @@
-"""Ways to append to a partition, and to wait for the sync of what was appended."""
+"""Ways to append to a partition, and to wait for the sync of the appended records."""
 
 from __future__ import annotations
 

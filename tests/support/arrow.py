@@ -1,4 +1,4 @@
-"""What tests of Arrow columns need: without pyarrow, they are skipped."""
+"""Helpers for tests of Arrow columns, which are skipped without pyarrow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a broker does to a log, step by step, as Kafka's log cleaner and replicas do."""
+"""Steps of a broker on a log, like those of Kafka's log cleaner and replicas."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def compaction(
     *,
     is_late: bool = True,
 ) -> list[Callable[[], None]]:
-    """Segments (by base offset) become one, with the batches that are to be kept (by
-    their number in the segment), under the name of the first: the steps, in order.
+    """Segments (by base offset) become one, with the batches to keep (by their number
+    in the segment), under the name of the first: the steps, in order.
 
     With `is_late`, the old files stay, as ``.deleted``.
     """
@@ -96,7 +96,7 @@ def with_epoch(batch: bytes, offset: int, epoch: int) -> bytes:
 
 
 def _empty_indexes(partition: Path) -> None:
-    """As a broker finds them whose logs have other batches now."""
+    """Empty the indexes, as a broker does whose logs were rewritten."""
     for log in logs_in(partition):
         for suffix in _SUFFIXES[1:]:
             log.with_suffix(suffix).write_bytes(b"")

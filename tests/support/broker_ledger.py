@@ -1,10 +1,9 @@
-"""What producers have sent to a running broker, and whether a look at its logs is
-right.
+"""Records that producers have sent to a running broker, to check reads of its logs.
 
-Each record has its number in its first header, or before a colon in its value where
-there are no headers. A look is right if each of its records
-was sent, if no record changes its place, and if nothing is missing between its first
-and its last record but what compaction and aborted transactions take.
+Each record has its number in its first header, or before a colon in its value if there
+are no headers. A read is right if each of its records was sent, if no record changes
+its place, and if nothing is missing between its first and its last record but what
+compaction and aborted transactions take.
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ def number_of(record: Record) -> int:
 
 
 class _Topic:
-    """What is known of a topic's partition.
+    """Known state of a topic's partition.
 
     Attributes:
         place: the offset of a record, by its number; acknowledged, or seen.
         number: the same the other way round.
-        acknowledged: the offsets that the broker has told.
+        acknowledged: the offsets that the broker has returned.
         last_of: the last offset of each key, of records that are not known to be
             aborted.
     """
@@ -50,7 +49,7 @@ class _Topic:
 
 
 class Ledger:
-    """For one thread that sends, and others that look."""
+    """Ledger for one thread that sends, and others that check."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -69,7 +68,7 @@ class Ledger:
             return len(self._transactions) - 1
 
     def end_transaction(self, transaction: int, state: str) -> None:
-        """It was committed or aborted, or nobody knows."""
+        """It was committed or aborted, or its end is unknown."""
         with self._lock:
             self._transactions[transaction] = state
 
@@ -82,7 +81,7 @@ class Ledger:
                 self._transaction_of[number] = transaction
 
     def acknowledge(self, topic: str, number: int, offset: int) -> None:
-        """The broker has told the offset of a record."""
+        """The broker has returned the offset of a record."""
         with self._lock:
             self._note(self._topics[topic], number, offset)
             self._topics[topic].acknowledged.add(offset)
@@ -101,7 +100,7 @@ class Ledger:
     # ------------------------------------------------------------ who looks
 
     def acknowledged_until(self, topic: str) -> int:
-        """The end of what the broker has acknowledged."""
+        """The end of the acknowledged records."""
         with self._lock:
             return max(self._topics[topic].acknowledged, default=-1) + 1
 
@@ -173,7 +172,7 @@ class Ledger:
             )
 
     def sent_at(self, topic: str, offset: int) -> Record | None:
-        """What is known to be at an offset."""
+        """Record known to be at an offset, or None."""
         with self._lock:
             number = self._topics[topic].number.get(offset)
             return None if number is None else self._sent[number]

@@ -55,7 +55,7 @@ WAYS: dict[str, Callable[..., Iterator[int]]] = {
 
 
 def fresh(path: Path, way: str = "read", **options: Any) -> list[int]:
-    """What a reader that comes now finds."""
+    """Records of `orders` that a new reader finds."""
     with open_store(path, read_only=True) as store:
         return list(WAYS[way](store.topic("orders")[0], **options))
 

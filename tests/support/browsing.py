@@ -61,7 +61,7 @@ class Hand:
         self.app, self.pilot = app, pilot
 
     def text(self) -> str:
-        """What is on the screen, row by row."""
+        """Text on the screen, row by row."""
         rows: dict[float, dict[int, str]] = {}
         svg = ElementTree.fromstring(self.app.export_screenshot())
         for node in svg.iter(_SVG_TEXT):
@@ -76,7 +76,7 @@ class Hand:
         await self.pilot.press(*keys)
 
     async def type(self, text: str) -> None:
-        """Type a text where the cursor is."""
+        """Type a text at the cursor."""
         names = {"-": "minus", ":": "colon", ".": "full_stop", ",": "comma"}
         await self.pilot.press(*(names.get(char, char) for char in text))
 

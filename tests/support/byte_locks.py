@@ -1,4 +1,4 @@
-"""The locks of a disk in memory: on single bytes, and who has that of a store."""
+"""The locks of a disk in memory: on single bytes, and the holder of a store's lock."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ByteLocks(Files):
         return 1
 
     def links_of(self, fd: int, dir_fd: int, name: str) -> int:
-        """As `links`; and no file is replaced between two calls."""
+        """Like `links`; no file is replaced between two calls."""
         return 1
 
     def file_system_id(self, fd: int) -> str:
@@ -69,7 +69,7 @@ class ByteLocks(Files):
         return None if holder in (None, self.pid) else holder
 
     def _unlock_bytes(self, owner: tuple[int, ...]) -> None:
-        """Those of a process, or of one of its open files."""
+        """Release the locks of a process, or of one of its open files."""
         taken = self.medium.bytes
         for key in [key for key, has in taken.items() if has[: len(owner)] == owner]:
             del taken[key]

@@ -1,5 +1,5 @@
-"""What child processes do with a store; a module of its own, so that those that are
-started anew find it."""
+"""Work of child processes on a store; a separate module, so that spawned processes can
+import it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def descriptors_in(path: Path) -> list[str]:
 
 
 def look_around(path: Path) -> dict[str, Any]:
-    """A child beside a writer: what it has of the store, and what it may do."""
+    """A child process of a writer: its objects of the store, and its permitted
+    calls."""
     inherited = descriptors_in(path)
     try:
         logstore.open(path, lock_timeout_ms=0).close()

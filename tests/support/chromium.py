@@ -34,14 +34,14 @@ def find() -> str | None:
 
 @dataclass
 class Seen:
-    """What the browser made of a page: its document, and what its console had."""
+    """Result of loading a page: its document, and the lines of the console."""
 
     dom: str = ""
     console: list[str] = field(default_factory=list)
 
 
 class Chromium:
-    """Starts the browser anew for each page, in a profile of its own."""
+    """Starts a new browser for each page, with a separate profile."""
 
     def __init__(self, program: str, directory: Path) -> None:
         self.program = program
@@ -150,7 +150,7 @@ class Picture:
         return total / count
 
     def colours(self) -> set[tuple[int, int, int]]:
-        """Those of every second pixel each way."""
+        """Colours of every second pixel in both directions."""
         return {
             self.pixel(x, y)
             for y in range(0, self.height, 2)

@@ -17,7 +17,7 @@ TXN: Final = SLICE / "4.2.0" / "clean" / "txn-0"
 
 
 class Result:
-    """What a run of the command printed, and its exit status."""
+    """Output of a run of the command, and its exit status."""
 
     def __init__(self, status: int, out: str, err: str) -> None:
         self.status = status

@@ -1,4 +1,4 @@
-"""What a KRaft broker keeps of its cluster in its log directory."""
+"""Cluster files in the log directory of a KRaft broker."""
 
 from __future__ import annotations
 

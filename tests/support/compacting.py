@@ -36,7 +36,7 @@ class Item(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
-    """A batch: its bytes, and what it has.
+    """A batch: its bytes and its records.
 
     Attributes:
         marker: `COMMIT` or `ABORT` of a control batch, else None.
@@ -249,12 +249,12 @@ class RandomLog:
         return committed(self.batches)
 
     def survivors(self, end: int | None = None) -> list[Item]:
-        """What a first compaction of all records below `end` must leave."""
+        """Records that a first compaction of all records below `end` must leave."""
         return survivors(self.batches, self.active_base if end is None else end)
 
 
 def committed(batches: Sequence[Batch]) -> list[Item]:
-    """The records of batches, without those of aborted transactions."""
+    """The records of batches, except aborted transactions."""
     aborted: set[int] = set()
     since: dict[int, list[int]] = {}
     for number, batch in enumerate(batches):

@@ -1,7 +1,7 @@
-"""What may happen to files, and to the calls that a store makes.
+"""Damage to files, and failures of the system calls of a store.
 
 Functions damage a file of a store that is not open (or of a copy of one that is).
-`FaultyFiles` is a `Files` that counts calls and fails the ones it is told to.
+`FaultyFiles` is a `Files` that counts calls and fails chosen ones.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def zero(path: Path, begin: int, end: int) -> None:
 
 def restart_machine(store: Path) -> None:
     """Let the owner file of a store be of an earlier run of the machine: after a power
-    cut, any page that was not synced may be missing. One that is bad stays as it is."""
+    cut, any page that was not synced may be missing. A bad one is not changed."""
     path = store / ".logstore-owner"
     try:
         value = json.loads(path.read_bytes().partition(b"\n")[2])
@@ -65,7 +65,7 @@ def restart_machine(store: Path) -> None:
 
 
 def append_garbage(path: Path, data: bytes = b"\xa5\x5a garbage \xff" * 7) -> None:
-    """Put bytes behind the end that are no batch."""
+    """Append bytes that are not a batch."""
     with path.open("ab") as file:
         file.write(data)
 
@@ -80,7 +80,7 @@ class Frame(NamedTuple):
 
 
 def frames_in(data: bytes) -> list[Frame]:
-    """The batches in bytes that are sound, by their length fields alone."""
+    """The batches in intact bytes, by their length fields alone."""
     frames = []
     pos = 0
     while pos < len(data):
@@ -107,7 +107,7 @@ def fixed_crc(batch: bytes) -> bytes:
 
 
 def fix_crc(path: Path, frame: Frame) -> None:
-    """Make the checksum of a batch right for what is in it now."""
+    """Make the checksum of a batch right for its current contents."""
     data = path.read_bytes()
     overwrite(path, frame.pos, fixed_crc(data[frame.pos : frame.pos + frame.size]))
 
@@ -191,7 +191,7 @@ class FaultyFiles(Files):
         Args:
             name: only calls on files whose name ends so.
             done: do it first, and then fail.
-            short: of a write, so many bytes are written before it fails.
+            short: of a write, the number of bytes written before it fails.
         """
         fault = _Fault(error, nth, times, name, done, short)
         self._faults.setdefault(method, []).append(fault)
@@ -286,7 +286,7 @@ class Unsynced(Files):
 
 
 def stop_syncs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As with `Unsynced`, for all kinds of `Files`."""
+    """Turn off syncs like `Unsynced`, for all kinds of `Files`."""
     for name in ("sync_data", "sync_all"):
         monkeypatch.setattr(native, name, lambda fd: None)
 
@@ -316,7 +316,7 @@ class FullDisk(FaultyFiles):
 
 
 class FixedClock(FaultyFiles):
-    """A wall clock that stands where it is put."""
+    """A wall clock that stands still at a given time."""
 
     def __init__(self, now_ms: int) -> None:
         super().__init__()

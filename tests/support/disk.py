@@ -62,7 +62,7 @@ def end_processes() -> None:
 
 
 class _Medium:
-    """What several processes share: the disk itself."""
+    """The disk itself, shared by several processes."""
 
     def __init__(self, nodes: Nodes, clock: int, model: str, seed: int) -> None:
         self.nodes = dict(nodes)
@@ -165,7 +165,7 @@ class MemoryDisk(ByteLocks):
         Args:
             method: of `Files`; "*" any.
             name: only calls on files whose name ends so.
-            short: of a write, so many bytes are written before it fails.
+            short: of a write, the number of bytes written before it fails.
         """
         self._faults.append(Fault(method, error, nth, times, name, short))
 
@@ -180,7 +180,7 @@ class MemoryDisk(ByteLocks):
         self._bad.clear()
 
     def fill(self, left: int) -> None:
-        """Leave so many bytes free."""
+        """Leave this number of bytes free."""
         self.medium.budget = self._used() + left
 
     # ------------------------------------------------------------ inside
@@ -300,8 +300,8 @@ class MemoryDisk(ByteLocks):
         m.pending = kept
 
     def _forget(self, node: int) -> None:
-        """Drop a node without a name, unless somebody has it open. After a power cut a
-        file may have two names (`move`)."""
+        """Drop a node without a name, unless it is open. After a power cut a file may
+        have two names (`move`)."""
         m = self.medium
         named = (n.values() for n in m.nodes.values() if isinstance(n, dict))
         if all(node != other for other, _ in self._fds.values()) and not any(
@@ -434,8 +434,8 @@ class MemoryDisk(ByteLocks):
         self._unlock_bytes((self.pid, fd))
         if node in self.medium.nodes and fd in self._written:
             self._written.discard(fd)
-            # May fail, and the descriptor is gone all the same. One that was only
-            # read from, or a directory's, has nothing to fail with.
+            # May fail, and the descriptor is closed anyway. One that was only read
+            # from, or a directory's, has nothing to fail with.
             self._call("close", name)
 
     def read(self, fd: int, buffer: Any, pos: int) -> int:
@@ -526,7 +526,7 @@ class MemoryDisk(ByteLocks):
             self._forget(there)
 
     def move(self, dir_fd: int, old: str, to_fd: int, new: str) -> None:
-        """Of a file. A power cut may leave both names, or none."""
+        """Move a file. A power cut may leave both names, or none."""
         self._call("move", old)
         m = self.medium
         node = self._find(dir_fd, old)

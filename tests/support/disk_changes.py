@@ -1,4 +1,4 @@
-"""What is on a disk in memory: its nodes, and the changes that are made to them."""
+"""Nodes of a disk in memory, and changes of them."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ class MemoryPlace(FarPlace):
 
     @property
     def log_bytes(self) -> int:
-        """Of the logs that it serves."""
+        """Total size of the served logs."""
         return sum(len(d) for (_, suffix), d in self._content.items() if suffix == LOG)
 
     @property

@@ -2,8 +2,8 @@
 
 Beside each, `<scenario>.expected/` says what a consumer of that broker got from it.
 A slice lives in `tests/golden/data`; the whole collection is used as well when the
-environment variable LOGSTORE_GOLDEN names it, or when it lies beside the repository
-as `shared/golden`.
+environment variable LOGSTORE_GOLDEN names it, or when it is next to the repository as
+`shared/golden`.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Scenario:
 
     @property
     def expected(self) -> Path:
-        """The directory with what a consumer read."""
+        """The directory with the records that a consumer read."""
         return self.root / f"{self.name}.expected"
 
     @property
@@ -164,12 +164,12 @@ class GoldenPartition:
 
     @property
     def dump(self) -> Path | None:
-        """What that release's own dump tool printed, where it was kept."""
+        """Output of that release's own dump tool, if it was kept."""
         path = self.scenario.expected / f"{self.name}.dump.txt"
         return path if path.exists() else None
 
     def records(self, isolation: str = "read_uncommitted") -> list[ExpectedRecord]:
-        """What a consumer read from the beginning to the end."""
+        """Records that a consumer read from the beginning to the end."""
         path = self.scenario.expected / f"{self.name}.jsonl"
         if isolation == "read_committed":
             committed = path.with_name(f"{self.name}.read_committed.jsonl")
@@ -190,7 +190,7 @@ def _records(path: Path) -> tuple[ExpectedRecord, ...]:
 
 @functools.cache
 def offsets_of(scenario: Scenario) -> dict[str, dict[str, int]]:
-    """What the broker reported for each partition."""
+    """Offsets that the broker reported for each partition."""
     text = (scenario.expected / "offsets.json").read_text("utf-8")
     return dict(json.loads(text))
 

@@ -59,7 +59,7 @@ class OneMember:
             self.file.sync(self.slots, self.file.end)
 
     def offset(self, key: TopicPartition = T0) -> int | None:
-        """What is committed, as it is now."""
+        """Committed offset, read now."""
         self.file.refresh()
         commit = self.file.committed(key)
         return None if commit is None else commit.offset
@@ -72,7 +72,7 @@ class OneMember:
 def offset_in(
     path: Path | str, key: TopicPartition = T0, files: Any = None
 ) -> int | None:
-    """What a new member finds, with the mutex."""
+    """Committed offset that a new member reads under the mutex."""
     one = OneMember(path, files=files)
     try:
         one.slots.locked(lambda: one.file.refresh_held(one.slots), 10)

@@ -1,4 +1,4 @@
-"""Stores whose owner publishes for others, and those who hand in."""
+"""Stores whose owner publishes for others, and processes that hand in."""
 
 from __future__ import annotations
 

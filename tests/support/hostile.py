@@ -1,4 +1,4 @@
-"""Partitions that somebody made on purpose, and every way to read them, in little
+"""Partitions that an attacker made, and every way to read them, in little
 memory: `python -m support.hostile DIRECTORY make|read|look`.
 
 `read` opens them with a small limit on decompressed batches and 256 MiB of address
@@ -246,7 +246,7 @@ def sparse(path: Path, size: int, head: bytes = b"") -> None:
 
 
 def beside() -> Iterator[tuple[str, Callable[[Path], None]]]:
-    """What lies beside a sound log, or has no bytes of its own."""
+    """Hostile files next to an intact log, or that are sparse."""
     first = f"{0:020d}"
     big = 1 << 30
 

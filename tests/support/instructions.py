@@ -64,7 +64,7 @@ class Counts(NamedTuple):
 
 
 def environment() -> dict[str, str]:
-    """What the numbers depend on besides the code."""
+    """Environment that the numbers depend on besides the code."""
     compiler = os.environ.get("CC", "cc")
     try:
         version = subprocess.run(
@@ -133,9 +133,9 @@ def count(pieces: Sequence[str] = PIECES) -> dict[str, Counts]:
 def sums(dump: Path, package: Path) -> Counts:
     """The instructions in a file of callgrind's.
 
-    A line of costs is "line cost". After "calls=" it has the costs of what was called,
-    which stand elsewhere, too. ``ob=`` names the file of the code that follows, the
-    first time with its number and later by that alone.
+    A line of costs is "line cost". After "calls=" it has the costs of the called
+    function, which are listed elsewhere, too. ``ob=`` names the file of the code that
+    follows, the first time with its number and later by that alone.
     """
     names: dict[str, str] = {}
     everything = core = 0

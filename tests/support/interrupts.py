@@ -14,7 +14,7 @@ _tracers: list[Any] = []
 class InterruptAtCall:
     """A context manager that interrupts where a function of the library begins or ends
     in it: Python looks for signals there. Garbage of other tests is not collected
-    meanwhile: its finalizers are no places of what the test does.
+    meanwhile: its finalizers are not part of the tested code.
 
     Args:
         call: the number of the place.
@@ -25,7 +25,7 @@ class InterruptAtCall:
     """
 
     class Interrupt(BaseException):
-        """As an interrupt from the keyboard, or a limit of time."""
+        """Stands for an interrupt from the keyboard, or a time limit."""
 
     def __init__(self, call: int) -> None:
         self._call = call
@@ -54,7 +54,8 @@ class InterruptAtCall:
 
 
 def _is_in_finalizer(frame: Any) -> bool:
-    """Whether an exception would come to nobody: Python prints those of finalizers."""
+    """Whether an exception would not be raised: Python only prints errors of
+    finalizers."""
     while frame is not None and frame.f_code.co_name != "__del__":
         frame = frame.f_back
     return frame is not None

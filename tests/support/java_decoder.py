@@ -54,7 +54,7 @@ class Input(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What a decoder says.
+    """Result of a decoder.
 
     Attributes:
         end: ENDED, STOPPED at an offset, or INVALID.
@@ -206,7 +206,7 @@ _reader_of_limit = functools.cache(ChunkReader)
 
 
 def verdict_of_c(given: Input) -> Verdict:
-    """What logstore's own reader says, which reads one chunk after the other."""
+    """Verdict of logstore's own reader, which reads one chunk after the other."""
     reader = _reader_of_limit(given.limit)
     checks = native.CHECK_ALL | (native.CHECK_OWN if given.contiguous else 0)
     count = checksum = 0
@@ -259,7 +259,7 @@ BUILD: Final = runpy.run_path(
 
 
 def java_decoder(folder: Path) -> JavaDecoder | str:
-    """The decoder in Java, or why there is none here."""
+    """The decoder in Java, or why it is missing here."""
     javac, jars = BUILD["find_javac"](), BUILD["find_jars"]()
     if javac is None or jars is None or not BUILD["JAR"].exists():
         return "the reader in Java is not built here: no JDK, or no Spark"
@@ -278,7 +278,7 @@ class JavaDecoder:
         subprocess.run(command, check=True)
 
     def verdicts(self, given: list[Input], capacity: int) -> Iterator[Verdict]:
-        """What it says of inputs.
+        """Verdicts of the Java decoder on inputs.
 
         Raises:
             subprocess.CalledProcessError: any other exception than the named one.
@@ -320,7 +320,7 @@ def differences(java: JavaDecoder, count: int, seed: int) -> tuple[list[str], in
         for given, in_java in zip(inputs, says, strict=True):
             in_c = verdict_of_c(given)
             if in_c.end == INVALID:
-                # Where it is reported differs: the batch, or the place inside of it.
+                # The reported place differs: the batch, or the place inside of it.
                 in_c = in_c._replace(position=in_java.position)
             if in_c == in_java:
                 continue
@@ -332,7 +332,7 @@ def differences(java: JavaDecoder, count: int, seed: int) -> tuple[list[str], in
 
 
 def main() -> None:
-    """So many inputs, from a seed."""
+    """Make a number of inputs from a seed."""
     with tempfile.TemporaryDirectory() as folder:
         java = java_decoder(Path(folder))
         assert not isinstance(java, str), java

@@ -1,6 +1,6 @@
 """Tasks read by Java's reader and by Python's, without a Spark around them.
 
-A plan is the one that Spark's driver gets; each reader opens the store anew, as an
+A plan is the one that Spark's driver gets; each reader opens the store again, as an
 executor does.
 """
 
@@ -36,14 +36,14 @@ Row = list[Any]
 
 
 class Outcome(NamedTuple):
-    """What a reader delivers.
+    """Rows and error of a reader.
 
     Attributes:
         rows: before the error; ``[offset, partition, key, value, micros, type of
             timestamp, headers]``.
         error: its class and text; "" for none.
         ranges_of_python: how many Java left to Python.
-        damage: the first offset of damage, as an error of Python tells it; -1: none.
+        damage: the first offset of damage, from an error of Python; -1: none.
     """
 
     rows: list[Row]
@@ -70,7 +70,7 @@ def plan_of(
 
 
 def by_python(tasks: Sequence[Any], options: Mapping[str, str]) -> Outcome:
-    """What the format ``logstore`` reads of the tasks of a plan."""
+    """Outcome of the format ``logstore`` for the tasks of a plan."""
     path = os.path.abspath(options["path"])
     rows: list[Row] = []
     try:
@@ -86,9 +86,9 @@ def by_python(tasks: Sequence[Any], options: Mapping[str, str]) -> Outcome:
 
 
 def _damaged_from(error: Exception) -> int:
-    """The first offset of damage, as an error tells it; -1: it tells none. Its offset
-    is that of the first record that was not delivered, and may lie in an earlier
-    segment than the damage."""
+    """The first offset of damage, from an error; -1: it has none. Its offset is that of
+    the first record that was not delivered, and may lie in an earlier segment than the
+    damage."""
     offset = getattr(error, "offset", None)
     if offset is None:
         return -1
@@ -159,11 +159,11 @@ class JavaTasks:
         pause: int = -1,
         meanwhile: Callable[[int], None] = lambda count: None,
     ) -> Outcome:
-        """What Java's reader delivers of the tasks of a plan.
+        """Outcome of Java's reader for the tasks of a plan.
 
         Args:
-            pause: after so many batches of each task `meanwhile` is called, with the
-                number of rows of that task so far.
+            pause: after this number of batches of each task `meanwhile` is called, with
+                the number of rows of that task so far.
         """
         rows: list[Row] = []
         left = 0
@@ -201,7 +201,7 @@ class JavaTasks:
 
 
 def _named(reply: Mapping[str, Any]) -> str:
-    """The error as Python gives it. What else a task throws keeps Java's name."""
+    """The error as Python gives it. Other errors of a task keep Java's name."""
     kind = reply["kind"]
     if kind == "java.lang.RuntimeException":
         return str(reply["error"])

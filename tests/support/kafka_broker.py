@@ -1,7 +1,7 @@
 """A real broker of one of several releases, in a directory, until it is stopped.
 
-The jars are those of `support.kafka_tools`, from 0.8.2.2 on. Releases before 3.3 have
-ZooKeeper beside them, the others are their own controller.
+The jars are those of `support.kafka_tools`, from 0.8.2.2 on. Releases before 3.3 need
+ZooKeeper, the others are their own controller.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ host.name=127.0.0.1
 port={port}
 zookeeper.connect=127.0.0.1:{other}
 """
-# What holds the place of a broker that was killed until its session expires. The status
+# This holds the place of a broker that was killed until its session expires. The status
 # is that of the last command.
 _SESSION = "delete /brokers/ids/1\ndelete /controller\nls /\n"
 _OWN_CONTROLLER = """
@@ -76,7 +76,7 @@ log4j.appender.file.layout.ConversionPattern=@%p\t%c\t%m%n
 
 
 class KafkaBrokerError(Exception):
-    """A program of Kafka's failed; the message has the end of what it said."""
+    """A program of Kafka's failed; the message has the end of its output."""
 
 
 class LogMessage(NamedTuple):
@@ -107,7 +107,7 @@ class KafkaBroker:
         directory: an empty one, or that of an earlier broker of this release.
         release: as "3.9.1".
         cache: see `KafkaTools.find`.
-        settings: of the broker, besides those that are needed here.
+        settings: of the broker, in addition to the required ones.
 
     Raises:
         ToolsUnavailableError: Java, Maven or the jars are missing.
@@ -140,7 +140,7 @@ class KafkaBroker:
         (directory / "log4j.properties").write_text(logging)
 
     def configure(self, settings: Mapping[str, object]) -> None:
-        """Settings for the next start, instead of those of the last."""
+        """Settings for the next start, which replace the last ones."""
         port, other = self._port, self._other
         listeners = f"PLAINTEXT://127.0.0.1:{port}"
         text = _ZOOKEEPER
@@ -209,7 +209,8 @@ class KafkaBroker:
         self.run(*format_, "-c", str(self._settings), *options)
 
     def start(self, environment: Mapping[str, str] | None = None) -> None:
-        """Start it on what is in its directory, and wait until it takes connections.
+        """Start it on the contents of its directory, and wait until it takes
+        connections.
 
         Args:
             environment: of the broker, besides that of this process.
@@ -278,7 +279,8 @@ class KafkaBroker:
             self._zookeeper = None
 
     def copy_to(self, directory: Path) -> None:
-        """Copy what it has while it is stopped, for another broker of this release."""
+        """Copy its directory while it is stopped, for another broker of this
+        release."""
         for name in ("data", "zookeeper"):
             if (self._directory / name).exists():
                 shutil.copytree(self._directory / name, directory / name)
@@ -303,18 +305,20 @@ class KafkaBroker:
         return run.stdout
 
     def groups(self, *options: str) -> str:
-        """What `kafka-consumer-groups.sh` prints."""
+        """Output of `kafka-consumer-groups.sh`."""
         main = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
         if self._numbers < (3, 8):
             main = "kafka.admin.ConsumerGroupCommand"
         return self.run(main, "--bootstrap-server", self.address, *options)
 
     def run_clients(self, source: str, *arguments: str) -> str:
-        """The output of a Java program beside the pom, when it has ended."""
+        """The output of a Java program in the directory of the pom, when it has
+        ended."""
         return self.run(str(POM.with_name(source)), self.address, *arguments)
 
     def clients(self, source: str, *arguments: str) -> subprocess.Popen[str]:
-        """A Java program beside the pom, with pipes for its input and output."""
+        """A Java program in the directory of the pom, with pipes for its input and
+        output."""
         command = self._java(str(POM.with_name(source)), self.address, *arguments)
         with self._log("clients").open("ab") as log:
             return subprocess.Popen(
@@ -342,7 +346,7 @@ class KafkaBroker:
 
 
 def cache_directory() -> Path:
-    """Where the lists of jars are kept between runs."""
+    """The directory that keeps the lists of jars between runs."""
     path = Path(os.environ.get("TMPDIR", "/tmp")) / f"logstore-kafka-{os.getuid()}"
     path.mkdir(mode=0o700, exist_ok=True)
     return path

@@ -1,4 +1,4 @@
-"""What clients of Kafka's do at a broker: topics, and records as logstore has them.
+"""Kafka clients of a broker: topics, and records as logstore has them.
 
 There are two: Kafka's own (`kafka/Records.java`), of the release of the broker, and
 librdkafka. Import this module behind ``pytest.importorskip("confluent_kafka")``.
@@ -116,7 +116,7 @@ def delete_records(broker: KafkaBroker, topic: str, before: int) -> None:
 
 
 def record_of_message(message: Any) -> Record:
-    """What a consumer was given."""
+    """Record of a consumer's message."""
     kind, stamp = message.timestamp()
     headers = tuple((name, value) for name, value in message.headers() or ())
     return Record(
@@ -173,7 +173,7 @@ def _headers(text: str) -> Iterable[tuple[str, bytes | None]]:
 
 
 def record_of_line(line: str) -> Record:
-    """What a Java program has printed of a record."""
+    """Record of a line that a Java program has printed."""
     _, _, offset, kind, stamp, key, value, headers = line.split("\t")
     return Record(
         int(offset),

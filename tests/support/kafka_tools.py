@@ -45,7 +45,7 @@ class ToolsUnavailableError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Dump:
-    """What one run printed.
+    """Output of one run.
 
     Attributes:
         text: standard output.
@@ -131,7 +131,7 @@ class KafkaTools:
 
 
 def numbers_of(release: str) -> tuple[int, ...]:
-    """A release as it is compared with others."""
+    """A release in a form that compares with others."""
     return tuple(int(part) for part in release.split("."))
 
 

@@ -75,7 +75,7 @@ class Wire:
         self._socket.close()
 
     def _ask(self, api: int, version: int, body: bytes) -> bytes:
-        """The answer to a request, behind its correlation id."""
+        """The answer to a request, after its correlation id."""
         request = struct.pack(">hhih", api, version, 1, -1) + body
         self._socket.sendall(struct.pack(">i", len(request)) + request)
         (size,) = struct.unpack(">i", self._stream.read(4))
@@ -167,7 +167,7 @@ class Wire:
         for _ in range(count):
             (length,) = struct.unpack_from(">h", answer, pos)
             name = answer[pos + 2 : pos + 2 + length].decode()
-            # Behind the name: the number of partitions, and the number of this one.
+            # After the name: the number of partitions, and the number of this one.
             error, _, offset = struct.unpack_from(">hqq", answer, pos + 2 + length + 8)
             found[name] = error, offset
             pos += 2 + length + 8 + 18
@@ -188,7 +188,7 @@ class Wire:
         for _ in range(count):
             (length,) = struct.unpack_from(">h", answer, pos)
             name = answer[pos + 2 : pos + 2 + length].decode()
-            # Behind the name: the number of partitions, and the number of this one.
+            # After the name: the number of partitions, and the number of this one.
             fields = struct.unpack_from(">hqq", answer, pos + 2 + length + 8)
             found[name] = Produced(*fields)
             pos += 2 + length + 8 + 18

@@ -47,8 +47,8 @@ def kill(process: int) -> None:
 
 
 def run_until_stopped(folder: Path, start: Callable[[], Any]) -> None:
-    """For the program: run a query that `start` starts, and start it again where it has
-    failed, until the folder has a file `stop`. Why it failed goes to `failures`."""
+    """Run a query that `start` starts, and restart it when it fails, until the folder
+    has a file `stop`; called by the program. Why it failed goes to `failures`."""
     while True:
         query = start()
         while query.isActive:
@@ -62,7 +62,7 @@ def run_until_stopped(folder: Path, start: Callable[[], Any]) -> None:
 
 
 class KilledQuery:
-    """A program with a query, started again where it was killed."""
+    """A program with a query, restarted after each kill."""
 
     def __init__(self, program: Path, folder: Path, log: IO[bytes]) -> None:
         self._program = program

@@ -7,7 +7,7 @@ the same to several formats look at different ones.
 
 - `some`: a few of a sequence.
 - `Steps`: a few of the steps of something whose number is known when it has run.
-- `stride`: each n-th step of what ends at a step that nobody knows before.
+- `stride`: each n-th step of what ends at a step not known before.
 - ``@pytest.mark.sampled(n)``: a few of a test's parameters.
 - ``@pytest.mark.thorough``: a test, or a parameter, that the commit level leaves out.
 - `mostly_thorough`: parameters of a fixture that is dear, of which the commit level has

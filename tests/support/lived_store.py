@@ -54,7 +54,7 @@ class Lived(NamedTuple):
     kept: dict[str, int]
 
     def records(self, topic: str) -> list[Record]:
-        """What logstore reads.
+        """Records that logstore reads.
 
         Raises:
             AssertionError: it is not what was written.

@@ -1,4 +1,4 @@
-"""What must hold behind a repair, and what a store held before."""
+"""Checks after a repair, against the contents of the store before it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Batch(NamedTuple):
 
 
 def batches_in(partition: Path) -> list[Batch]:
-    """All batches of a sound partition, in order."""
+    """All batches of an intact partition, in order."""
     found: list[Batch] = []
     for log in logs_in(partition):
         for entry in logstore.inspect_file(log).entries:
@@ -74,7 +74,8 @@ def check_nothing_is_lost(
 
 
 def offsets_read(store: Path) -> list[int]:
-    """The offsets of all records of `orders`, which must be as they were written."""
+    """The offsets of all records of `orders`, which must be equal to the written
+    ones."""
     with open_store(store, read_only=True) as found:
         partition = found.topic("orders")[0]
         magic = partition.config.message_format
@@ -87,8 +88,8 @@ def offsets_read(store: Path) -> list[int]:
 def check_mended(
     store: Path, offsets: list[int], end: int, *, openings: int = 1
 ) -> None:
-    """The store is sound, has just these records, goes on at `end`, takes appends, and
-    is opened without a word at the next opening but `openings`."""
+    """The store is intact, has just these records, continues at `end`, takes appends,
+    and is opened without a word at the next opening but `openings`."""
     report = logstore.verify(store, deep=True)
     assert report.problems == ()
     assert offsets_read(store) == offsets

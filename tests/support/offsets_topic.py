@@ -128,7 +128,7 @@ class OffsetsTopic:
         self._ends[partition] += count
 
     def continue_at(self, partition: int, end: int) -> None:
-        """Go on at an offset: another program has appended."""
+        """Continue at an offset: another program has appended."""
         self._ends[partition] = end
 
     def roll(self, partition: int = 0) -> None:

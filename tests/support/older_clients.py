@@ -73,7 +73,7 @@ def line_of(key: bytes | None, value: bytes | None) -> str:
 def send(
     broker: KafkaBroker, topic: str, records: Sequence[Record], codec: str = "none"
 ) -> list[Record]:
-    """Send records to partition 0 in small batches; returns them as they are there."""
+    """Send records to partition 0 in small batches; returns them as stored."""
     if not _is_oldest(broker):
         settings: dict[str, Any] = {
             "compression_type": codec, "batch_size": 2000, "linger_ms": 5,
@@ -129,7 +129,7 @@ def commit(
 def committed(
     broker: KafkaBroker, group: str, topics: Sequence[str]
 ) -> dict[str, tuple[int, str]]:
-    """What the broker says that a group has committed."""
+    """Committed offset and metadata of a group, from the broker."""
     if _is_oldest(broker):
         found = {}
         for topic in topics:

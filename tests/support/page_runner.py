@@ -29,7 +29,7 @@ from support.pages import Block, blocks_of
 # job moves over, so that is what is run.
 KAFKA_JOB = re.compile(r'format\("kafka"\)')
 ABOUT_SPARK = re.compile(r"\bspark\b", re.IGNORECASE)
-# A stream that has no end of its own is stopped after its first batch.
+# An endless stream is stopped after its first batch.
 FIRST_BATCH_S = 60
 
 
@@ -71,7 +71,7 @@ def stop_after_first_batch(query: Any) -> None:
 
 
 def run_shell(block: Block) -> None:
-    """Run a block in bash, as it stands."""
+    """Run a block unchanged in bash."""
     sys.stdout.flush()
     shell = ["bash", "-euo", "pipefail", "-c", block.text]
     subprocess.run(shell, check=True, stdin=subprocess.DEVNULL)

@@ -30,7 +30,7 @@ _LIST_ITEM = re.compile(r"^ *([-*+]|\d+[.)]) ")
 @dataclass(frozen=True, slots=True)
 class Block:
     """A code block: `line` is the number (from 1) of the first line of its text,
-    `language` the word behind the fence, "" where there is none, "indented" for a block
+    `language` the word behind the fence, "" if there is no word, "indented" for a block
     without a fence."""
 
     language: str
@@ -84,7 +84,7 @@ def _closing(lines: list[str], begin: int, fence: str) -> int:
 
 
 def _begins_indented(lines: list[str], number: int, before: str) -> bool:
-    # Behind an empty line; what follows an item of a list belongs to that.
+    # After an empty line; what follows an item of a list belongs to that.
     in_list = _LIST_ITEM.match(before) or before.startswith("  ")
     return bool(number) and not lines[number - 1] and not in_list
 

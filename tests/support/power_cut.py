@@ -1,8 +1,8 @@
 """The states that a power cut may leave of a moment of a `MemoryDisk`.
 
-Each pending change has a fate of its own: it reached the disk or not, and of a write
-also a part of it, or zeros or other bytes in its place. `cuts` goes through the fates
-that are known to matter, one change at a time, and mixes them at random.
+Each pending change has a separate fate: it reached the disk or not, and of a write also
+a part of it, or zeros or other bytes in its place. `cuts` goes through the fates that
+are known to matter, one change at a time, and mixes them at random.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from support.disk_changes import Change, Moment, Names, Nodes, Write, apply
 
 # What no checksum of a batch covers: a tear in it before a block with an old batch of
-# the same length makes a batch that nobody can tell from a new one.
+# the same length makes a batch that cannot be distinguished from a new one.
 _HEADER = 21
 
 # The offset that a batch begins with. In a wrapper (magic 0 and 1) it tells the offsets
@@ -28,7 +28,7 @@ Outcome = tuple[str, list[Change]]
 def cuts(
     moment: Moment, rng: random.Random, most: int, *, model: str = "weak"
 ) -> Iterator[tuple[str, Nodes]]:
-    """At most so many states: (what happened, the nodes after it).
+    """At most `most` states: (what happened, the nodes after it).
 
     Nothing and everything reaching the disk come first, then a sample of the rest.
     """
@@ -74,7 +74,7 @@ def _single(moment: Moment, rng: random.Random) -> Iterator[Outcome]:
 
 
 def _fates(write: Write, moment: Moment, rng: random.Random) -> Iterator[Outcome]:
-    """What may be of a write but all of it or nothing."""
+    """Possible outcomes of a write other than all of it or nothing."""
     node, pos, data = write
     size = len(data)
 
@@ -99,8 +99,8 @@ def _fates(write: Write, moment: Moment, rng: random.Random) -> Iterator[Outcome
 
 
 def left_of(data: bytes, before: bytes, found: bytes) -> bytes:
-    """What stands where `data` was written, something else is `found`, and `before` was
-    saved: bytes that were written with the value that they had are as they were."""
+    """Bytes on disk after `data` was written over the saved `before`, and a power cut
+    left `found`: bytes rewritten with their old value keep it."""
     same = bytes(
         mine if mine == there else other
         for mine, there, other in zip(data, before, found, strict=False)
@@ -115,7 +115,8 @@ def _rewritten(write: Write, found: bytes, moment: Moment) -> bytes:
 
 
 def _tear(size: int, rng: random.Random) -> int:
-    """Where a write is torn: anywhere, and often inside the header of a batch."""
+    """The place of a tear in a write: anywhere, and often inside the header of a
+    batch."""
     if size < 2:
         return 0
     return rng.randrange(1, min(size, rng.choice((20, 70, size))))
@@ -148,7 +149,7 @@ def _mixed(moment: Moment, rng: random.Random) -> Outcome:
 
 
 def _in_order(changes: Sequence[Change], pending: Sequence[Change]) -> list[Change]:
-    """Names and lengths survive in the order of the calls: none behind a lost one."""
+    """Names and lengths survive in the order of the calls: none after a lost one."""
     kept = {id(change) for change in changes}
     lawful = set()
     for change in pending:
@@ -161,6 +162,6 @@ def _in_order(changes: Sequence[Change], pending: Sequence[Change]) -> list[Chan
 
 
 def touched(moment: Moment) -> str:
-    """What a moment is about, for messages."""
+    """Description of a moment, for messages."""
     names = sum(isinstance(change, Names) for change in moment.pending)
     return f"{moment.what} ({len(moment.pending)} pending, {names} of names)"

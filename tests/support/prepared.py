@@ -36,11 +36,11 @@ NEVER = 1 << 60
 
 
 class Prepared:
-    """Counts what the log's `PreparedAppend` takes of appends of many; it may be told
-    to take nothing.
+    """Counts what the log's `PreparedAppend` takes of appends of many; it may be set to
+    take nothing.
 
     Attributes:
-        held: what it has returned to threads that have the lock.
+        held: results that it returned to threads that have the lock.
     """
 
     def __init__(self, partition: Any) -> None:
@@ -64,7 +64,7 @@ class Prepared:
         return self._count(None if self.is_off else self._real.append_many(*args))
 
     def append_arrow(self, *args: Any) -> range | None:
-        """What it does not take, `append_rows` is asked for."""
+        """Append, or return None: then `append_rows` is called."""
         offsets: range | None = None if self.is_off else self._real.append_arrow(*args)
         self.taken += offsets is not None
         return offsets
@@ -96,7 +96,7 @@ def unprepared() -> Any:
 
 
 def parts_of_no_log() -> list[Any]:
-    """What a `PreparedAppend` takes."""
+    """Arguments for a `PreparedAppend`."""
     log, health = native.LogFields(), native.HealthFields()
     lock, facts = native.Mutex(8, "a log"), native.StepFacts()
     return [

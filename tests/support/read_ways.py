@@ -35,7 +35,7 @@ def arrow_of(partition: logstore.Partition) -> Iterator[Pair]:
 
 
 def fetched(partition: logstore.Partition, **options: Any) -> Iterator[Pair]:
-    """A consumer knows what it has, and nothing of cuts: it keeps to one call."""
+    """A consumer knows its assignment, and nothing of cuts: it keeps to one call."""
     for record in partition.fetch(0, 1 << 24, **options):
         yield record.offset, record.value or b""
 
@@ -98,6 +98,7 @@ def beside(store: logstore.Store, path: Path, where: str) -> Iterator[Any]:
 def append(
     partition: logstore.Partition, value: bytes, count: int, *, size: int = SIZE
 ) -> None:
-    """Batches of one record of the same size: positions fit, whoever wrote them."""
+    """Batches of one record of the same size: positions fit, whichever writer made
+    them."""
     for _ in range(count):
         partition.append(value.ljust(size, b"."))

@@ -1,4 +1,4 @@
-"""What calls of C leave behind: references to objects, and memory."""
+"""Leaks of calls of C: references to objects, and memory."""
 
 import contextlib
 import gc
@@ -20,7 +20,7 @@ def counts(*things):
 
 
 def growth(call, many=MANY):
-    """Bytes that many calls leave behind: an object each would be a megabyte.
+    """Bytes that many calls leak: an object each would be a megabyte.
 
     The least of three tries: threads of other stores allocate, too.
     """

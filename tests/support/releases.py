@@ -16,7 +16,7 @@ __all__ = ["BY_NAME", "NEWEST", "STARTED", "WITH_KRAFT", "each_release", "short_
 # The last patch of each release whose brokers and tools the package knows.
 STARTED: Final = ("2.8.2", "3.9.1", "4.2.0", "4.3.1", "4.4.0")
 NEWEST: Final = STARTED[-1]
-# The others have ZooKeeper beside them.
+# The others need ZooKeeper.
 WITH_KRAFT: Final = STARTED[1:]
 
 

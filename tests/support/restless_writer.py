@@ -3,9 +3,9 @@ from which a reader knows what it may find.
 
     python -m support.restless_writer STORE JOURNAL SEED
 
-A value says where its record is and how often the log had been cut when it was written:
-that, and where it was cut each time, determines each record of each view of the log.
-The journal has a line before and a line after each step; it is never behind.
+A value has the place of its record, and how often the log had been cut when it was
+written: that, and the place of each cut, determines each record of each view of the
+log. The journal has a line before and a line after each step; it is never behind.
 """
 
 from __future__ import annotations
@@ -38,15 +38,16 @@ DELETE, DELETED = "delete", "deleted"
 
 
 def value_of(partition: int, offset: int, cuts: int) -> bytes:
-    """The value of a record that was written after so many cuts of its partition."""
+    """The value of a record that was written after this number of cuts of its
+    partition."""
     return b"%d@%d/%d" % (partition, offset, cuts) + b"." * (offset % 37)
 
 
 class Account(NamedTuple):
-    """What a journal says of one partition.
+    """State of one partition in a journal.
 
     Attributes:
-        cuts: where the log was cut, by the number of the cut; 0: the beginning.
+        cuts: the offset of each cut, by its number; 0: the beginning.
         pending: the number of a cut that may have happened; 0: none.
         written: every record below it was appended, or cut.
         begun: no record is at or above it.
@@ -84,8 +85,8 @@ class Account(NamedTuple):
         return self._replace(start=numbers[0])
 
     def wrong(self, partition: int, rows: Iterable[tuple[int, bytes]]) -> str:
-        """What is wrong with (offset, value) of one view, in the order of the log; "":
-        nothing. There may be gaps."""
+        """Problem of the (offset, value) of one view, in the order of the log, or "".
+        There may be gaps."""
         found = list(rows)
         newest = max((int(v.rstrip(b".").split(b"/")[1]) for _, v in found), default=0)
         cuts = sorted((n, at) for n, at in self.cuts.items() if n <= newest)
@@ -102,7 +103,7 @@ class Account(NamedTuple):
 
 
 def account_of(journal: Path) -> list[Account]:
-    """What it says now, by partition."""
+    """Current accounts in a journal, by partition."""
     accounts = [Account({0: 0})] * PARTITIONS
     # A line that a kill left unfinished was not followed by its step.
     for line in journal.read_text().splitlines(keepends=True):
@@ -142,7 +143,7 @@ class RestlessWriter:
         assert self._process.poll() is None, "the writer has ended"
 
     def pause(self) -> None:
-        """Stop it where it is, in the middle of anything."""
+        """Stop it at once, in the middle of anything."""
         os.kill(self._process.pid, signal.SIGSTOP)
         os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOWAIT)
 

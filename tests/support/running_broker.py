@@ -113,7 +113,7 @@ class Broker:
         self._process.wait()
 
     def cpu_seconds(self) -> float:
-        """Of all its threads, since it was started."""
+        """CPU time of all its threads since its start."""
         text = Path(f"/proc/{self._process.pid}/stat").read_text()
         fields = text.rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

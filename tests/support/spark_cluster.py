@@ -28,8 +28,8 @@ def _die_with_parent() -> None:
 
 
 class Session:
-    """A process in a session of its own, with all that it starts there, in whatever
-    groups. Its id stays taken until `kill`, so that nobody else's process is hit."""
+    """A process in a separate session, with all that it starts there, in whatever
+    groups. Its id stays taken until `kill`, so that no other process is hit."""
 
     def __init__(
         self, command: Sequence[str], env: Mapping[str, str], output: Path, errors: Path
@@ -51,7 +51,7 @@ class Session:
         self._is_killed = False
 
     def has_ended(self) -> bool:
-        """Whether the first process is done; the others may go on."""
+        """Whether the first process is done; the others may continue."""
         if self._is_killed:
             return True
         options = os.WEXITED | os.WNOHANG | os.WNOWAIT
@@ -72,7 +72,7 @@ class Session:
     def kill(self) -> int:
         """SIGKILL for all of them, as when their machine dies; the exit status of the
         first one."""
-        # Again until there is none: one may start another between the two looks.
+        # Repeat until no process is left: one may start another between the two looks.
         while not self._is_killed and (members := self.members()):
             for member in members:
                 with contextlib.suppress(ProcessLookupError):
@@ -113,7 +113,7 @@ class Cluster:
 
     Attributes:
         url: for `SparkSession.builder.master`.
-        workers: by name, as they were started.
+        workers: by name, in the order of their start.
     """
 
     def __init__(self, directory: Path, java_home: str) -> None:

@@ -25,7 +25,7 @@ def reader_of(path: str, schema: Any = SCHEMA, **options: str) -> BatchReader:
 
 
 def rows_of(reader: BatchReader, planned: list[Any] | None = None) -> list[Any]:
-    """What all tasks deliver, as dicts."""
+    """Rows of all tasks, as dicts."""
     found: list[Any] = []
     for task in reader.partitions() if planned is None else planned:
         for batch in reader.read(task):

@@ -1,4 +1,4 @@
-"""What is staged for a publication, by each way in which it gets into the log."""
+"""Records staged for a publication, in each way in which they get into the log."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ every_loop = pytest.mark.parametrize(
 
 
 def run(main: Coroutine[Any, Any, _Result], loop_kind: str = "asyncio") -> _Result:
-    """As `asyncio.run`, under a kind of loop."""
+    """Like `asyncio.run`, with a kind of loop."""
     if loop_kind == "uvloop":
         import uvloop
 

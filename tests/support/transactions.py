@@ -95,7 +95,7 @@ class Transactions:
         return sorted(one for one in self.committed if one < self.stable)
 
     def next_batch(self) -> bytes:
-        """What one of the producers sends next, or its coordinator."""
+        """Next batch of one of the producers, or of its coordinator."""
         producer = self.rng.randrange(self.producers)
         if producer in self.open and self.rng.random() < 0.4:
             return self.ended(producer, commit=self.rng.random() < 0.5)

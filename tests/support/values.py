@@ -1,6 +1,6 @@
 """Records that follow from a seed and their offset, and partitions full of them.
 
-Whoever reads such a partition knows what has to be in it without having kept a copy:
+A reader of such a partition knows what has to be in it without having kept a copy:
 `expected` says so for any range of offsets.
 """
 
@@ -148,7 +148,7 @@ def fill(partition: Any, count: int, seed: int = 0, call: int = 5) -> None:
 
 
 def config_of(magic: int = 1, codec: str = "none", **settings: Any) -> TopicConfig:
-    """A topic's settings without a timer that syncs or rolls behind a test's back."""
+    """A topic's settings without a timer that syncs or rolls unnoticed by a test."""
     settings.setdefault("segment_ms", (1 << 63) - 1)
     settings.setdefault("flush_ms", 1 << 62)
     settings.setdefault("flush_messages", 1 << 40)

@@ -1,4 +1,4 @@
-"""What this process has of the system to be told of changes."""
+"""Resources of this process for change notification by the system."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ support.whole_life DIRECTORY [audit]`.
 With `audit` an audit hook watches every event of the interpreter, and the run fails at
 the first one that leads out of the store: a path that is not relative to a directory
 descriptor, a socket, another process, an object made of data. An audit hook cannot be
-taken away again, so this is a program and not a function of a test.
+removed, so this is a program and not a function of a test.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ _own_work = False
 
 @contextlib.contextmanager
 def own_work() -> Iterator[None]:
-    """What this program itself does to the files, which no hook is to mind."""
+    """Context of the program's own work on files, which hooks ignore."""
     global _own_work
     _own_work = True
-    os.path.exists(BEGIN)  # for whoever looks at the system calls
+    os.path.exists(BEGIN)  # a marker in the system calls
     try:
         yield
     finally:

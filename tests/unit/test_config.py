@@ -163,7 +163,7 @@ def test_topics_file_of_an_earlier_version_deletes_nothing_by_itself() -> None:
 
 @pytest.mark.parametrize("retention_ms", [-1, 5, 604_800_000])
 def test_retention_is_written_down_as_it_is(retention_ms: int) -> None:
-    """Also where it is what an earlier version left out."""
+    """This includes the value that an earlier version left out."""
     config = TopicConfig(retention_ms=retention_ms)
     assert to_stored(config)["retention_ms"] == retention_ms
     assert from_stored(to_stored(config)) == config

@@ -444,7 +444,7 @@ def test_storage_errors_names_what_the_system_refused() -> None:
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_error_told_elsewhere_keeps_its_kind_and_facts(name: str) -> None:
-    """Of a task in the background, or of a call that was partly done."""
+    """The error is of a background task, or of a call that was partly done."""
     error = EXAMPLES[name]
     renamed = errors.renamed_error(error, "in the background")
     partly = errors.partly_done(error, ((1, range(3, 5)), (2, range(0))))

@@ -89,8 +89,8 @@ def entries(path: Path) -> list[tuple[int, int]]:
 def test_entries_follow_rule_b(
     tmp_path: Path, magic: int, codec: str, interval: int, call: int
 ) -> None:
-    """Of each segment both files hold just the entries that the rule asks for, trimmed
-    at the roll and at the close."""
+    """Both index files of each segment hold just the entries that the rule asks for,
+    trimmed at the roll and at the close."""
     directory = write_store(
         tmp_path, 90, magic, codec, call=call, segment_bytes=1500,
         index_interval_bytes=interval, max_message_bytes=700,
@@ -354,8 +354,8 @@ def test_garbage_that_a_power_cut_leaves_in_an_index_is_not_taken_over(
 def test_index_files_that_are_gone_are_written_by_the_next_opening(
     tmp_path: Path, writer: str, suffixes: tuple[str, ...], interval: int
 ) -> None:
-    """Those of all segments, the last one too, as they were: other programs need them,
-    and the opening after that has nothing to build."""
+    """It writes those of all segments, the last one too, with their old contents: other
+    programs need them, and the opening after that has nothing to build."""
     partition = write_store(
         tmp_path / "store", 60, 2, segment_bytes=700, index_interval_bytes=interval
     )

@@ -16,7 +16,7 @@ OFFSETS = "__consumer_offsets"
 
 
 def test_records_of_a_broker_are_read_into_values() -> None:
-    """As the docstring of the module shows it."""
+    """The docstring of the module shows it so."""
     tables = logstore.kafka.messages(OFFSETS)
     found = {}
     with logstore.open(SLICE / "2.8.2" / "clean", read_only=True) as store:
@@ -35,7 +35,7 @@ def test_records_of_a_broker_are_read_into_values() -> None:
 
 
 def test_fields_that_a_later_release_has_added_are_left_out() -> None:
-    """With `release`; the newest one that is known is the default."""
+    """The caller gives `release`; the newest known one is the default."""
     value = logstore.kafka.messages(OFFSETS)[1][1]
     data = MADE_BY_KAFKA["offset4"]
     assert value.decode(data)["topicId"] == "AAECAwQFBgcICQoLDA0ODw"
@@ -44,7 +44,7 @@ def test_fields_that_a_later_release_has_added_are_left_out() -> None:
 
 
 def test_new_fields_of_a_broker_of_4_4_are_read() -> None:
-    """Those that 4.3 has added are in its records, and left out for 4.2."""
+    """Fields that 4.3 has added are in its records, and left out for 4.2."""
     tables = logstore.kafka.messages(OFFSETS)
     found: dict[int, list[tuple[dict[str, Any], dict[str, Any]]]] = {}
     with logstore.open(SLICE / "4.4.0" / "clean", read_only=True) as store:
@@ -94,7 +94,7 @@ def test_error_has_the_place_and_the_words_of_kafka() -> None:
 
 
 def test_names_that_are_not_known_are_a_key_error() -> None:
-    """Of topics, and of messages."""
+    """This holds for names of topics, and of messages."""
     with pytest.raises(KeyError, match="orders"):
         logstore.kafka.messages("orders")
     with pytest.raises(KeyError, match="OffsetCommitValue"):

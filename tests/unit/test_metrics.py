@@ -200,7 +200,7 @@ def test_failed_partition_is_not_writable(tmp_path: Path) -> None:
 
 
 def test_closed_store_has_no_metrics(store: logstore.Store) -> None:
-    """As everything else that is asked of it."""
+    """All other calls raise the same error."""
     store.close()
     with pytest.raises(logstore.errors.StoreClosedError):
         store.metrics()
@@ -220,7 +220,7 @@ def test_deleted_topic_is_in_no_metrics(store: logstore.Store) -> None:
 
 
 def test_metrics_of_a_directory_beside_its_writer(store: logstore.Store) -> None:
-    """What a read-only store sees, and who has it open."""
+    """They have the view of a read-only store, and the process that has it open."""
     store.topic("orders").flush()
     found = metrics.of_directory(store.path)
     assert found["holder_pid"] == os.getpid()
@@ -410,7 +410,7 @@ class Clock(Files):
 
 
 def test_opentelemetry_reads_the_store_at_each_collection(tmp_path: Path) -> None:
-    """What was read counts for half a second."""
+    """Values that were read count for half a second."""
     from opentelemetry.sdk.metrics import MeterProvider
     from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 

@@ -184,7 +184,8 @@ def test_roll_by_hand_begins_a_segment_unless_the_active_one_is_empty(
 
 
 def test_jitter_rolls_earlier_never_later(tmp_path: Path) -> None:
-    """With jitter a segment is rolled between segment_ms - jitter and segment_ms."""
+    """A segment is rolled between segment_ms - jitter and segment_ms if there is
+    jitter."""
     with logstore.open(tmp_path) as store:
         partition = new_partition(store, segment_ms=1000, segment_jitter_ms=400)
         stamp = 0

@@ -168,7 +168,7 @@ class Guarded:
 
 
 class Outcome(NamedTuple):
-    """What a walk gave: `status` negative, or `stop`."""
+    """Result of a walk: `status` negative, or `stop`."""
 
     status: int
     stop: int

@@ -60,7 +60,7 @@ def test_headers_before_damage_come_first() -> None:
 
 
 def test_headers_begin_behind_a_batch() -> None:
-    """With the offset at which it ends."""
+    """The last offset is that at which the batch ends."""
     entries = [message(offset, None, b"value") for offset in (3, 4, 4)]
     data, size = b"".join(entries), len(entries[0])
     headers = native.Headers(data, len(data), pos=size, last_offset=3)
@@ -72,7 +72,7 @@ def test_headers_begin_behind_a_batch() -> None:
 
 @pytest.mark.parametrize("count", [1, 255, 256, 257, 600])
 def test_seek_finds_the_first_batch_that_ends_at_an_offset_or_above(count: int) -> None:
-    """Also in front of damage; the walk stays before the batch."""
+    """It finds the batch even in front of damage; the walk stays before the batch."""
     entries = [message(2 * n, None, b"value") for n in range(count)]
     data, size = b"".join(entries) + b"\x7f" * 60, len(entries[0])
     for offset in {0, 1, 2, count, 2 * count - 3, 2 * count - 2}:
@@ -103,7 +103,7 @@ def test_seek_trusts_no_offset_of_a_damaged_batch() -> None:
 
 @pytest.mark.parametrize("size", [-1, 1 << 31])
 def test_seek_refuses_a_size_that_is_none(size: int) -> None:
-    """As the other walks; the batch is not written to."""
+    """It is refused like by the other walks; the batch is not written to."""
     batch, walk = ffi.new("ls_batch *", {"pos": 7}), ffi.new("ls_walk *")
     status = lib.ls_seek_batch(b"", size, native.CHECK_ALL, 0, batch, walk)
     assert (status, walk.error.status) == (lib.LS_E_ARGUMENT, lib.LS_E_ARGUMENT)

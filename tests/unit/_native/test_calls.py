@@ -29,7 +29,7 @@ def test_a_call_has_the_value(calls: native.Calls) -> None:
 
 
 def test_a_call_inside_of_another_is_refused(calls: native.Calls) -> None:
-    """Also one that callbacks may make: no callback runs."""
+    """This includes a call that callbacks may make: no callback runs."""
     with calls.call(1, True):
         for inside in (False, True):
             with pytest.raises(
@@ -58,7 +58,7 @@ def test_a_callback_makes_calls_that_are_for_it(calls: native.Calls) -> None:
 
 
 def test_a_call_of_another_thread_is_refused(calls: native.Calls) -> None:
-    """Also while a callback runs."""
+    """It is refused even while a callback runs."""
     errors: list[BaseException] = []
 
     def call() -> None:
@@ -99,7 +99,7 @@ def test_the_end_of_a_call_that_was_not_begun_does_nothing(calls: native.Calls) 
 
 
 class Interrupt(BaseException):
-    """As an interrupt from the keyboard."""
+    """Stands for an interrupt from the keyboard."""
 
 
 @pytest.fixture

@@ -202,7 +202,7 @@ def test_sum_lengths_leaves_nulls_out():
 
 
 def test_smallest_number():
-    """Of any count; the greatest of all where there are none."""
+    """It is right for any count; for none it is the largest number of the type."""
     rng = random.Random(1)
     for count in range(1, 40):
         numbers = [rng.randrange(-(2**63), 2**63) for _ in range(count)]
@@ -275,7 +275,7 @@ def test_slices_from_arrow_are_those_of_the_column(large, first):
     ],
 )
 def test_slices_from_arrow_that_lead_out_of_a_buffer_are_refused(ends, other):
-    """Falling and negative positions, those behind the data, buffers too short."""
+    """Falling and negative positions, those after the data, buffers too short."""
     assert arrow_slices(ends, 1, **other)[0] == lib.LS_E_LENGTH
 
 
@@ -309,7 +309,7 @@ def test_slices_from_arrow_of_2_gib_are_refused():
 
 
 def test_slices_from_arrow_of_no_elements_need_no_buffer():
-    """As Arrow allows it."""
+    """Arrow allows a missing buffer."""
     assert arrow_slices([0], 0, offsets=ffi.NULL, offsets_bytes=0)[0] == 0
 
 
@@ -317,7 +317,7 @@ def test_slices_from_arrow_of_no_elements_need_no_buffer():
 
 
 def test_sys_reserve_keeps_the_length(tmp_path):
-    """Blocks behind the end; or the file system cannot."""
+    """Blocks after the end; or the file system cannot."""
     path = tmp_path / "file"
     path.write_bytes(b"abc")
     fd = os.open(path, os.O_RDWR)

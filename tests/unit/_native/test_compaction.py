@@ -50,7 +50,7 @@ def core(keys: int = 100, **options: object) -> native.Compaction:
 
 
 def test_map_takes_what_memory_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a smaller one there are more passes."""
+    """A smaller map means more passes."""
     real, most = mmap.mmap, 1 << 20
 
     def limited(fd: int, size: int, flags: int) -> mmap.mmap:
@@ -110,7 +110,7 @@ def test_hash_has_the_published_values(size: int, expected: str) -> None:
 
 
 def test_map_keeps_the_last_record_of_each_key() -> None:
-    """Of messages and of a batch; those that stay are copied byte for byte."""
+    """It keeps that of messages and of a batch, copied byte for byte."""
     old = messages(items((b"a", b"1"), (b"b", b"1"), (b"c", b"1")), 1)
     new = batch2(items((b"a", b"2"), (b"b", None), first=3))
     data = data_of([*old, new])
@@ -141,7 +141,7 @@ def test_record_beyond_the_map_stays() -> None:
 
 
 def test_classes_of_keys_partition_them() -> None:
-    """With a map for each class, each record is counted once."""
+    """Each record is counted once if each class has its map."""
     batch = batch2(items(*[(b"k%d" % (n % 7), b"v") for n in range(50)]))
     removed = 0
     for number in range(3):
@@ -218,7 +218,7 @@ def test_batch_that_does_not_fit_the_output_says_what_it_needs() -> None:
 
 
 def test_batch_with_more_records_than_columns_gets_larger_ones() -> None:
-    """Of a map, and of a filter."""
+    """This holds for a map and for a filter."""
     batch = batch2(items(*[(b"%d" % n, b"") for n in range(9000)]))
     one = mapped(core(keys=9000), batch.data)
     assert one.map.count == 9000
@@ -227,7 +227,7 @@ def test_batch_with_more_records_than_columns_gets_larger_ones() -> None:
 
 @pytest.mark.parametrize("at", [20, 61, 70, 90])
 def test_damaged_batch_is_an_error(at: int) -> None:
-    """For the map, and for the filter; what was before it is put out."""
+    """Map and filter report it; the batches before it are written."""
     good = batch2(items((b"a", b"1")))
     bad = bytearray(batch2(items((b"b", b"1" * 40), first=1)).data)
     bad[at] ^= 1
@@ -252,7 +252,7 @@ def scanned(data: bytes | bytearray) -> native.Scan:
 
 
 def test_headers_of_producers_are_found_without_the_others() -> None:
-    """Of batches that follow one another, the last one stands for all."""
+    """The last of successive batches of a producer stands for all of them."""
     plain = batch2(items((b"a", b"1")))
     sent = [
         batch2(items((b"a", b"1"), first=1 + n), producer=(7, 0, n)) for n in range(3)

@@ -1,4 +1,4 @@
-"""A batch whose offsets the batch behind it contradicts, found by the frames alone."""
+"""A batch whose offsets the batch after it contradicts, found by the frames alone."""
 
 from unit._native.kafka_bytes import UNKNOWN, Guarded, message, plain_batch
 
@@ -34,7 +34,7 @@ def test_batch_is_contradicted_by_one_that_begins_in_the_gap_before_it():
 
 
 def test_batch_without_a_gap_before_it_is_not_contradicted():
-    """Then the one behind it is wrong, which a walk over it shows."""
+    """Then the one after it is wrong, which a walk over it shows."""
     for data in (
         plain(9) + plain(9),
         plain(9) + plain(3),
@@ -49,7 +49,7 @@ def test_batch_without_a_gap_before_it_is_not_contradicted():
 
 
 def test_wrapper_is_contradicted_by_its_last_offset():
-    """What it begins with is in its content: it may leave a gap."""
+    """Its first offset is in its content: it may leave a gap."""
     wrapper = message(9, None, b"compressed", attributes=2)
     assert contradicted(wrapper + message(9, b"", b""), 8)[0] == lib.LS_STOP_OFFSET
     assert contradicted(wrapper + message(10, b"", b""), 8, 99)[0] == lib.LS_STOP_END
@@ -75,7 +75,7 @@ def test_what_is_no_batch_ends_the_search():
 
 
 def test_size_that_is_none_is_refused():
-    """As by the other walks."""
+    """It is refused like by the other walks."""
     walk = ffi.new("ls_walk *")
     status = lib.ls_find_contradicted(b"", -1, UNKNOWN, walk)
     assert (status, walk.error.status) == (lib.LS_E_ARGUMENT, lib.LS_E_ARGUMENT)

@@ -119,7 +119,7 @@ def test_crc_around_whole_parts_equals_the_reference(crc, reference, parts):
 
 
 def test_crc_reads_nothing_outside_its_input(crc, reference):
-    """Pages before and behind the input cannot be read."""
+    """Pages before and after the input cannot be read."""
     memory = Guarded(4096)
     data = random.Random(3).randbytes(1100)
     for size in (*range(1, 300), 511, 512, 513, 1024, 1100):
@@ -154,7 +154,7 @@ def test_crc_of_pieces_of_every_length_equals_the_reference():
 
 
 def test_crc_of_pieces_reads_nothing_outside_the_buffer():
-    """Nothing in front of it, and nothing behind a piece."""
+    """Nothing in front of it, and nothing after a piece."""
     memory = Guarded(4096)
     data = random.Random(6).randbytes(1100)
     for size in (*range(4, 300), 511, 512, 513, 1024, 1100):

@@ -89,7 +89,7 @@ def test_every_flipped_bit_with_a_right_checksum_stays_inside(name):
 
 
 def test_every_cut_stays_inside(name):
-    """Also where the length field says that all is there."""
+    """This holds even if the length field says that the entry is complete."""
     entry = ENTRIES[name]
     memory = Guarded(4096)
     for size in range(len(entry)):

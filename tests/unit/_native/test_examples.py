@@ -130,7 +130,7 @@ WHOLE = {
 
 @pytest.mark.parametrize(("entry", "records"), WHOLE.values(), ids=WHOLE)
 def test_example_decodes_to_its_records(entry, records):
-    """With all checks."""
+    """It passes all checks."""
     found = decode(entry)
     assert (found.status, found.stop) == (0, lib.LS_STOP_END)
     assert found.items == records

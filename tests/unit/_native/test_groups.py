@@ -1,4 +1,4 @@
-"""What a commit of a group writes is the same as if it was made from nothing."""
+"""Batches of commits made from earlier ones, equal to those made from nothing."""
 
 from __future__ import annotations
 

@@ -313,7 +313,7 @@ def test_plan_rolls_by_the_largest_timestamp_of_all_that_is_appended_at_once():
 
 
 def test_plan_rolls_where_an_offset_does_not_fit():
-    """With and without limits, also into an empty segment."""
+    """It rolls with and without limits; an empty segment, too."""
     far = plain_batch(2**31 - 1, 1) + plain_batch(2**31, 1)
     for limits in (None, {}):
         _, out, _, _ = plan(far, new_state(0), limits)

@@ -60,7 +60,7 @@ def new_state():
 
 
 def plan(data, interval):
-    """What ls_plan_append makes of a log: (state, offset entries, time entries)."""
+    """Result of ls_plan_append for a log: (state, offset entries, time entries)."""
     state, out = new_state(), ffi.new("ls_plan *")
     index, times = ffi.new("uint8_t[]", 8000), ffi.new("uint8_t[]", 12000)
     error = ffi.new("ls_error *")

@@ -291,7 +291,7 @@ def test_what_is_put_off_in_a_worker_is_done_at_its_end() -> None:
 def test_deferred_call_that_raises_does_not_keep_others_from_being_called(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What it raises is told as that of a finalizer; an interrupt goes on."""
+    """Its error is reported like that of a finalizer; an interrupt is raised."""
     mutex, told, unraisable = native.Mutex(3, "a"), [], []
     monkeypatch.setattr("sys.unraisablehook", lambda found: unraisable.append(found))
 
@@ -310,7 +310,7 @@ def test_deferred_call_that_raises_does_not_keep_others_from_being_called(
 
 
 def test_locks_are_free_in_the_child_of_a_fork() -> None:
-    """Also those of threads that are not there."""
+    """This includes locks held by threads that the child does not have."""
     mutex, mine = native.Mutex(3, "a"), native.Mutex(5, "b")
     thread = held_by_another(mutex)
     with mine:
@@ -496,7 +496,7 @@ def test_interrupt_of_a_wait_for_the_end_of_a_thread_comes_out_as_it_is() -> Non
 
     class Ending(threading.Thread):
         def join(self, timeout: float | None = None) -> None:
-            """As in the moment when the thread ends."""
+            """Raise as `join` does at the moment when the thread ends."""
             try:
                 raise Interrupt
             except Interrupt:
@@ -507,7 +507,7 @@ def test_interrupt_of_a_wait_for_the_end_of_a_thread_comes_out_as_it_is() -> Non
 
 
 def test_wait_for_the_end_of_the_own_thread_is_an_error() -> None:
-    """As `Thread.join` has it."""
+    """`Thread.join` raises the same error."""
     with pytest.raises(RuntimeError, match="current thread"):
         wait_for_end(threading.current_thread())
 

@@ -95,7 +95,7 @@ with tempfile.TemporaryDirectory() as folder, logstore.open(folder) as store:
 
 def test_modules_are_for_one_interpreter() -> None:
     """They keep their types in static variables. A second interpreter is told so, and
-    the first one goes on; it may load them again."""
+    the first one continues; it may load them again."""
     done = subprocess.run(
         [sys.executable, "-c", ONE_INTERPRETER], capture_output=True, text=True
     )

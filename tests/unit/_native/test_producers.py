@@ -16,7 +16,7 @@ LAST = 2**31 - 1
 
 
 def table_of(*producers: tuple[int, int, int]) -> ProducerTable:
-    """Of (id, epoch, last sequence)."""
+    """Make a table of (id, epoch, last sequence)."""
     table = ProducerTable()
     for producer_id, epoch, last in producers:
         table.set(producer_id, epoch, last, NOW)

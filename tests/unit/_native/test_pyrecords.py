@@ -28,7 +28,7 @@ RECORD = Record(5, T, b"key", b"value", (("a", b"b"),), TimestampType.LOG_APPEND
 
 @pytest.fixture
 def configured():
-    """What record.record has configured is there again afterwards."""
+    """Restore the configuration of record.record afterwards."""
     yield
     _records.configure(KINDS)
 
@@ -51,7 +51,7 @@ def test_of_topic_gives_a_record_its_topic():
 
 
 def test_of_topic_with_wrong_arguments_raises():
-    """What is no record, no number, too many and too few."""
+    """Not a record, not a number, too many arguments, too few."""
     made = _records.of_topic("orders", 1, RECORD)
     for other in (made, tuple(RECORD), None, Record, object(), 5, [RECORD]):
         with pytest.raises(TypeError):
@@ -93,7 +93,7 @@ def test_configure_gives_the_default_of_new_records():
 
 @pytest.mark.usefixtures("configured")
 def test_configure_with_anything_but_a_tuple_of_three_raises():
-    """What was configured stays."""
+    """The earlier configuration stays."""
     for wrong in ((), KINDS[:2], (*KINDS, 1), list(KINDS), None, 5, "abc", iter(KINDS)):
         with pytest.raises(TypeError, match="tuple of three"):
             _records.configure(wrong)
@@ -125,7 +125,7 @@ def test_configure_keeps_reference_counts():
 
 
 def test_configure_while_a_record_is_made_frees_nothing_that_is_used():
-    """By code of an argument: in a process of its own, as this may end it."""
+    """By code of an argument: in a separate process, as this may end it."""
     program = """if True:
         from logstore import Record
         from logstore._native import _records
@@ -149,7 +149,7 @@ def test_configure_while_a_record_is_made_frees_nothing_that_is_used():
 
 @pytest.mark.usefixtures("configured")
 def test_configure_again_and_again_takes_no_memory():
-    """What it held before is released."""
+    """The earlier configuration is released."""
     assert growth(lambda: _records.configure(([], [], []))) < 20_000
 
 
@@ -440,7 +440,7 @@ def test_a_generator_in_a_cycle_is_closed_by_the_collector():
 
 
 def test_iterators_survive_a_busy_collector():
-    """With runs that are in cycles, read to the end, halfway and closed."""
+    """The runs are in cycles; they are read to the end, to the half, and closed."""
     before = gc.get_threshold()
     gc.set_threshold(1)
     try:
@@ -464,7 +464,7 @@ def test_iterators_survive_a_busy_collector():
 
 
 def test_flattened_records_keep_their_owner_until_the_end_of_their_run():
-    """As they are read: the memory of a run is used again after it."""
+    """It is released while reading: the memory of a run is used again after it."""
     alive = []
 
     def run():

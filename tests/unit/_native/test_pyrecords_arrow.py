@@ -215,7 +215,7 @@ def test_what_is_no_capsule_is_refused(tmp_path: Path) -> None:
 def test_positions_that_change_after_the_validation_are_not_followed(
     tmp_path: Path, column: str, ends: tuple[int, ...]
 ) -> None:
-    """Of memory that another thread, or another process, may write to."""
+    """Another thread or process may write to the memory of the positions."""
     partition = partition_of(tmp_path, 1)
     append_arrow = partition._prepared.append_arrow
     positions = bytearray(struct.pack("<4i", 0, 1, 2, 3))

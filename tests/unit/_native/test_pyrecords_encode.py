@@ -25,7 +25,7 @@ def encoded(
 
 
 def usual(values: Any, keys: Any, times: Any, magic: int) -> bytes:
-    """What the encoder makes of the same."""
+    """Encode the same records with the usual encoder."""
     rows = pack_rows(values, keys, times, None, magic=magic, now_ms=T)
     runs = Encoder(TopicConfig(message_format=magic)).encode(rows, 0, T, 0)
     return b"".join([native.bytes_of(run, size) for run, size in runs])
@@ -34,7 +34,8 @@ def usual(values: Any, keys: Any, times: Any, magic: int) -> bytes:
 @pytest.mark.parametrize("magic", [0, 1, 2])
 @pytest.mark.parametrize("kind", [list, tuple])
 def test_bytes_are_those_of_the_encoder(magic: int, kind: type) -> None:
-    """For any lists of bytes, with or without keys and times; of several batches."""
+    """This holds for any lists of bytes, with or without keys and times, and for
+    several batches."""
     rng = random.Random(magic)
     for _ in range(40):
         count = rng.choice([1, 2, 100, 900])

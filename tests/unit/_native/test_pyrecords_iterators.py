@@ -103,7 +103,7 @@ def test_there_is_a_record_for_each_row():
 
 
 def test_there_are_none_of_no_rows():
-    """Also where only the count is zero."""
+    """This holds even if only the count is zero."""
     assert list(Columns([]).records()) == []
     assert list(Columns(ROWS).records(count=0)) == []
     assert list(Columns(ROWS).records(count=2)) == expected(ROWS[:2])
@@ -153,7 +153,7 @@ def test_headers_are_pairs_of_names_and_values():
 
 
 def test_records_without_headers_share_an_empty_tuple():
-    """Also where the columns are left out."""
+    """This holds even if the columns are left out."""
     columns = Columns(ROWS)
     bare = DecodedRecords(columns, 7, columns.size, *columns.addresses[:-2], 0, 0)
     for made in (list(columns.records()), list(bare)):
@@ -211,7 +211,7 @@ def test_nothing_is_made_ahead():
 
 
 def test_the_owner_lives_as_long_as_the_iterator():
-    """Also at its end. The records have bytes of their own."""
+    """It lives so long even at the end. The records own their bytes."""
     for taken in (0, 1, len(ROWS), len(ROWS) + 1):
         owner = Thing()
         owner.columns = Columns(ROWS)
@@ -296,13 +296,13 @@ def test_wrong_arguments_raise():
 
 
 def flat(runs):
-    """What Flattened is, as a generator."""
+    """Pure Python version of Flattened."""
     for run in runs:
         yield from run
 
 
 def steps(items, count):
-    """What next() gives so many times: items and errors."""
+    """Results of `count` calls of next(): items and errors."""
     found = []
     for _ in range(count):
         try:
@@ -364,7 +364,7 @@ def raise_(error):
     ids=repr,
 )
 def test_flattened_gives_the_items_of_the_runs(runs):
-    """Of lists, and of iterators of iterators."""
+    """The runs may be lists, or iterators of iterators."""
     plain = [item for run in runs for item in run]
     assert list(Flattened(runs)) == plain
     assert list(Flattened(iter(runs))) == plain
@@ -374,7 +374,7 @@ def test_flattened_gives_the_items_of_the_runs(runs):
 
 
 def test_flattened_stays_at_its_end():
-    """Also when the source has more."""
+    """It stays there even if the source has more."""
     runs = [[1], [2]]
     items = Flattened(runs)
     assert list(items) == [1, 2]
@@ -383,7 +383,7 @@ def test_flattened_stays_at_its_end():
 
 
 def test_flattened_with_wrong_arguments_raises():
-    """What is no iterable, too few, too many, keywords."""
+    """Not an iterable, too few arguments, too many, keywords."""
     for wrong in (None, 5, object(), Flattened):
         with pytest.raises(TypeError):
             Flattened(wrong)

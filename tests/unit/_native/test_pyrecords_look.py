@@ -84,7 +84,7 @@ def test_look_refuses_what_it_could_not_examine(
 
 
 def test_look_is_made_again_after_a_signal(root: int) -> None:
-    """As other calls are."""
+    """Other calls are repeated in the same way."""
     results = [-errno.EINTR, -errno.EINTR, -errno.EACCES]
     with in_place_of_the_call(lambda: results.pop(0)), pytest.raises(PermissionError):
         native.look(root, "dir", NAMES, 2, None)
@@ -110,7 +110,7 @@ def test_error_of_a_signal_handler_ends_a_look(root: int) -> None:
 
 
 def test_floor_is_the_greatest_entry_up_to_a_target() -> None:
-    """With its two numbers, of either index."""
+    """Its two numbers are right for both kinds of index."""
     targets = (9, 10, 29, 30, 99)
     for form, is_time in ((">ii", False), (">qi", True)):
         data = b"".join(struct.pack(form, 10 * i, 100 * i) for i in range(1, 4))

@@ -31,7 +31,7 @@ COMPARISONS = [getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt"
 
 
 class Plain(NamedTuple):
-    """What a Record behaves as."""
+    """Reference behaviour of a Record."""
 
     offset: int
     timestamp_ms: int
@@ -42,7 +42,7 @@ class Plain(NamedTuple):
 
 
 class PlainOfTopic(NamedTuple):
-    """What a TopicRecord behaves as."""
+    """Reference behaviour of a TopicRecord."""
 
     topic: Any
     partition: int
@@ -161,7 +161,7 @@ def test_numbers_must_be_integers(kind, place, other):
 
 @pytest.mark.parametrize(("kind", "place"), NUMBERS)
 def test_numbers_may_be_what_has_an_index(kind, place):
-    """As everywhere in Python; what it raises goes through."""
+    """`__index__` is used as everywhere in Python; its errors are passed on."""
 
     class Number:
         def __index__(self):
@@ -246,7 +246,7 @@ def test_equality_order_and_hash_are_those_of_tuples(record, plain, good):
 
 
 def test_each_field_counts_in_comparisons(kind, record, good):
-    """Also the last one."""
+    """This includes the last field."""
     for place, value in enumerate(good):
         if value is not HEADERS:
             larger = value + type(value)(1) if (kind, place) in NUMBERS else None
@@ -262,7 +262,7 @@ def test_each_field_counts_in_comparisons(kind, record, good):
 
 
 def test_a_record_is_not_the_record_of_a_topic():
-    """As a tuple of six is not one of eight."""
+    """A tuple of six does not equal one of eight."""
     record, of_topic = Record(*GOOD[Record]), TopicRecord(*GOOD[TopicRecord])
     assert record != of_topic
     assert of_topic != record
@@ -403,7 +403,7 @@ def test_an_iterator_outlives_its_record(kind, good):
 
 
 def test_a_sum_is_a_tuple(record, plain, good):
-    """With tuples on either side, and with records."""
+    """Either side may be a tuple or a record."""
     extra = (1, [2])
     for other in (record, plain, good, (), extra, TopicRecord(*GOOD[TopicRecord])):
         assert record + other == good + tuple(other)
@@ -420,7 +420,7 @@ def test_a_sum_is_a_tuple(record, plain, good):
     "other", [5, None, "text", b"b", [1], {}, iter(())], ids=lambda o: type(o).__name__
 )
 def test_a_sum_with_anything_else_raises(record, other):
-    """As with a tuple."""
+    """A tuple raises the same."""
     with pytest.raises(TypeError):
         record + other
     with pytest.raises(TypeError):
@@ -473,7 +473,7 @@ def test_match_statements_take_a_record_apart(kind, record, good):
     ids=repr,
 )
 def test_repr_is_that_of_a_named_tuple(kind, good, part):
-    """With whatever is in the fields."""
+    """This holds for any contents of the fields."""
     for place in range(len(good)):
         if (kind, place) not in NUMBERS:
             record = with_field(kind, place, part)
@@ -493,7 +493,7 @@ def test_repr_of_a_record_in_itself_ends(kind, good):
 @pytest.mark.parametrize("protocol", range(6))
 @pytest.mark.parametrize("dumps", [pickle.dumps, pickle._dumps], ids=["C", "Python"])
 def test_pickles_are_the_same_record(kind, record, protocol, dumps):
-    """With every protocol, under the public name."""
+    """This holds for every protocol, under the public name."""
     data = dumps([record, record], protocol)
     for loads in (pickle.loads, pickle._loads):
         one, other = loads(data)

@@ -144,7 +144,7 @@ def test_point_takes_one_argument():
 
 
 def test_point_keeps_reference_counts():
-    """Of the items and what holds them, also where it gives up."""
+    """Counts of the items and of their container stay right, even if it gives up."""
     item = b"an item of its own " * 2
     items = [item, None, b""]
     bad = (item, "text")

@@ -54,13 +54,13 @@ class Calls:
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
-    """Of the logs that are opened from here on."""
+    """Calls of the logs that are opened from now on."""
     return Calls(monkeypatch)
 
 
 @pytest.fixture
 def partition(tmp_path: Path, calls: Calls) -> Iterator[logstore.Partition]:
-    """With steps prepared for appends and for syncs."""
+    """A partition with steps prepared for appends and for syncs."""
     with logstore.open(tmp_path / "data") as store:
         config = logstore.TopicConfig(flush_messages=NEVER, flush_ms=NEVER)
         partition = store.create_topic("orders", partitions=1, config=config)[0]
@@ -277,7 +277,7 @@ def test_sync_during_which_the_log_rolls_covers_what_was_marked(
 def test_sync_during_which_nothing_is_prepared_any_more_ends_the_usual_way(
     partition: logstore.Partition, calls: Calls
 ) -> None:
-    """As a log that rests, or is closed: it has no writer when the sync is over."""
+    """A log that rests or is closed has no writer when the sync is over."""
     prepared = writer_of(partition)._log.active.prepared
     with beside_each_sync(prepared.clear):
         assert partition.append(b"y", durable=True) == 2
@@ -292,7 +292,7 @@ def test_finalizer_that_lets_the_log_rest_in_front_of_a_sync_is_survived(
     partition: logstore.Partition, calls: Calls
 ) -> None:
     """To allocate may start the garbage collector, and so any code. What a step reads
-    of a log comes behind that, and behind the question whether it is prepared: the
+    of a log comes after that, and after the question whether it is prepared: the
     state of a log that rests is freed. (The address sanitizer sees a mistake here.)"""
     prepared = writer_of(partition)._log.active.prepared
     sync = writer_of(partition).syncs.shared.sync
@@ -323,7 +323,7 @@ def test_finalizer_that_lets_the_log_rest_in_front_of_a_sync_is_survived(
 def test_sync_beside_another_append_needs_no_python(
     partition: logstore.Partition, calls: Calls
 ) -> None:
-    """What was prepared is what was marked: the step goes on."""
+    """The prepared part is the marked one: the step continues."""
     with beside_each_sync(lambda: partition.append(b"beside")):
         assert partition.append(b"y", durable=True) == 2
     assert calls.names == []
@@ -336,7 +336,7 @@ def test_sync_beside_another_append_needs_no_python(
 def test_failed_sync_is_not_tried_again_though_a_signal_hides_the_failure(
     partition: logstore.Partition, calls: Calls
 ) -> None:
-    """What the system may have dropped does not count as durable by a later sync."""
+    """Data that the system may have dropped does not become durable by a later sync."""
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
@@ -431,7 +431,7 @@ def test_error_behind_the_sync_does_not_hide_that_it_was_done(
     calls: Calls,
     error: type[Exception],
 ) -> None:
-    """Without memory or stack, what is to be done behind it waits for the next sync;
+    """Without memory or stack, what is to be done after it waits for the next sync;
     another error is raised."""
     log = writer_of(partition)._log
     log.point_due()  # so that the next sync has something to do

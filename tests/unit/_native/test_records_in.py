@@ -318,7 +318,7 @@ def sealed(capacity=200, **fields):
 
 
 def test_seal_sets_size_and_crc():
-    """What comes out passes all checks."""
+    """The result passes all checks."""
     area = record(0, b"", b"")
     out = ffi.new("uint8_t[]", 61 + len(area))
     ffi.memmove(out + 61, area, len(area))
@@ -372,7 +372,7 @@ def test_seal_of_a_header_that_cannot_be_is_refused(fields, status):
     ids=["v0", "v1", "v2"],
 )
 def test_assign_offset_changes_nothing_under_the_crc(entry):
-    """Offsets, and the epoch in magic 2; the entry stands behind another."""
+    """Offsets, and the epoch in magic 2; the entry stands after another."""
     data = bytearray(message(0, b"x", b"y") + entry)
     header = scan(bytes(data)).items[1]
     address = ffi.from_buffer("uint8_t[]", data, require_writable=True)
@@ -398,7 +398,8 @@ def shifted(data, shift, last_offset=-1, epoch=9, **other):
 
 
 def test_shift_moves_the_offsets_of_all_batches():
-    """Of messages, of a wrapper (one offset), of batches of magic 2; nothing else."""
+    """It moves those of messages, a wrapper (one offset) and batches of magic 2;
+    nothing else changes."""
     entries = [
         message(0, b"k", b"v", magic=0),
         message(1, b"k", b"v"),
@@ -487,9 +488,9 @@ def test_shift_stops_at_what_is_not_whole():
 
 
 def restamped(entry, timestamp=T + 7, **fields):
-    """ls_restamp of an entry behind another; (status, the entry afterwards).
+    """ls_restamp of an entry after another; (status, the entry afterwards).
 
-    The memory ends with the entry, so that a write behind it is found.
+    The memory ends with the entry, so that a write after it is found.
     """
     front = message(0, b"x", b"y")
     memory = Guarded(len(front) + len(entry))

@@ -102,7 +102,7 @@ def test_area_with_offsets_that_do_not_increase_is_an_error():
 
 
 def test_area_with_gaps_keeps_its_offsets():
-    """What compaction leaves."""
+    """Compaction leaves such areas."""
     area = record(2, b"k", b"v") + record(7, b"k", b"v")
     found = area_of(area, 2, last_delta=9)
     assert [r.offset for r in found.items] == [12, 17]
@@ -158,7 +158,7 @@ def test_wrapper_with_gaps_counts_back_from_its_last():
 
 
 def test_wrapper_with_offset_0_takes_inner_offsets_as_they_are():
-    """As clients write it, before a broker has seen it."""
+    """Clients write it so, before a broker has seen it."""
     for magic in (0, 1):
         found = decode_payload(wrapper(0, magic), inner(0, 1, 2, magic=magic))
         assert [r.offset for r in found.items] == [0, 1, 2]

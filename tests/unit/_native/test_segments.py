@@ -1,4 +1,4 @@
-"""What steps of C rely on, as Python sets it."""
+"""Values that Python sets and steps of C rely on."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def file() -> Iterator[int]:
 
 @pytest.mark.parametrize("size", [0, 1, 4, 10, 300_000])
 def test_read_fills_a_buffer_up_to_the_end_of_the_file(file: int, size: int) -> None:
-    """With the interpreter lock, and, for a large buffer, without it."""
+    """It does so with the interpreter lock, and, for a large buffer, without it."""
     out = ffi.new("uint8_t[]", size)
     for pos in (0, 3, 9, 10, 50):
         expected = b"0123456789"[pos : pos + size]
@@ -50,7 +50,7 @@ def test_read_fills_a_buffer_up_to_the_end_of_the_file(file: int, size: int) -> 
 
 
 def test_cached_read_gives_the_same_or_says_that_it_would_wait(file: int) -> None:
-    """What was just written is cached, where the system can tell."""
+    """Data just written is cached, if the system can report that."""
     out = ffi.new("uint8_t[]", 10)
     n = lib.ls_sys_read_cached(file, out, 10, 0)
     if n >= 0:
@@ -114,7 +114,7 @@ def test_record_lock_is_taken_again_and_excludes_other_processes(
 
 
 def test_refused_calls_return_the_error(file: int, tmp_path: Path) -> None:
-    """As an `OSError` of its class where Python calls."""
+    """Python callers get an `OSError` of its class."""
     out = ffi.new("uint8_t[]", 4)
     assert lib.ls_sys_read(-1, out, 4, 0) == -errno.EBADF
     assert lib.ls_sys_write(-1, out, 4, 0) == -errno.EBADF
@@ -194,7 +194,7 @@ def test_short_calls_keep_the_interpreter_lock(file: int, turns: list[None]) -> 
 def test_long_calls_give_the_interpreter_lock_away(
     file: int, turns: list[None], call: str
 ) -> None:
-    """Those of large buffers, and those that wait for the system."""
+    """Calls with large buffers, and calls that wait for the system, release it."""
     data = bytearray(8 << 20)
     calls = {
         "crc32": lambda: native.crc32(data),
@@ -209,7 +209,7 @@ def test_long_calls_give_the_interpreter_lock_away(
 
 
 def test_calls_of_the_os_module_are_the_same_here(tmp_path: Path) -> None:
-    """For any name that a directory can have; and what they find of a file."""
+    """They agree for any name that a directory can have, and about a file's state."""
     name, other = "named \udcff é", "other"
     folder = os.open(tmp_path, os.O_RDONLY)
     try:

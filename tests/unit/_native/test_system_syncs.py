@@ -27,8 +27,8 @@ def synced(fds: Sequence[int], other: Callable[[int], int] | None = None) -> lis
 
 
 def test_files_are_synced_together_and_each_has_its_error() -> None:
-    """Also more of them than there are threads; and in the same way as one of several
-    system calls."""
+    """This holds even for more files than threads; and in the same way for one of
+    several system calls."""
     with on_disk() as directory, contextlib.ExitStack() as stack:
         paths = [Path(directory, str(number)) for number in range(20)]
         files = [stack.enter_context(path.open("w+b")) for path in paths]
@@ -55,7 +55,7 @@ def test_files_are_synced_together_and_each_has_its_error() -> None:
 
 
 def test_files_of_a_call_are_synced_in_the_same_way_one_by_one() -> None:
-    """For those who replace the sync."""
+    """Subclasses that replace the sync get one call for each file."""
     calls: list[int] = []
 
     def sync(fd: int) -> None:

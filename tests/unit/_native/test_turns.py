@@ -42,7 +42,8 @@ def start(function: Callable[..., object], *arguments: Any) -> threading.Thread:
 
 
 def test_one_thread_works_for_all_that_wait() -> None:
-    """Of those that came during the work, one works next; the others find it done."""
+    """One of the threads that came during the work works next; the others find it
+    done."""
     work = Work()
     threads = []
     for number in range(1, 9):
@@ -400,7 +401,7 @@ def test_handler_that_raises_ends_the_waiting(on_alarm: Any) -> None:
 
 
 def test_handler_that_takes_a_turn_in_a_waiting_thread_gets_one(on_alarm: Any) -> None:
-    """Also where the thread below it would have been next."""
+    """It gets one even if the thread below it would have been next."""
     turns, until = native.Turns(5, "a turn"), threading.Event()
     thread = held(turns, until)
     order: list[str] = []
@@ -479,7 +480,7 @@ def test_fork_of_a_handler_in_a_waiting_thread_goes_on_in_both(on_alarm: Any) ->
 
 
 def test_thread_that_works_holds_a_rank() -> None:
-    """What is called from inside its work does not wait for what may wait for it."""
+    """A call from inside its work does not wait for a thread that may wait for it."""
     turns, other = native.Turns(5, "a turn"), native.Turns(5, "another turn")
     lower, higher = native.Mutex(1, "a close"), native.Mutex(6, "a sync")
     with turns.take(1) as is_mine:

@@ -99,6 +99,6 @@ def test_varint_put_without_room_writes_nothing(value):
 
 
 def test_varint_longer_than_needed_is_accepted():
-    """As Kafka's readers do."""
+    """Kafka's readers accept it, too."""
     assert get32(b"\x82\x80\x00") == (3, 1)
     assert get64(b"\x82\x80\x00") == (3, 1)

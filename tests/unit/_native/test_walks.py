@@ -198,7 +198,8 @@ def test_decode_without_optional_columns_gives_the_same():
 
 @pytest.mark.parametrize("magic", [3, 127, 0x80, 0xFF])
 def test_walk_over_an_unknown_magic_is_an_error(walk, magic):
-    """Also where the length is wrong too. A negative one is of no version at all."""
+    """This holds even if the length is wrong, too. A negative magic is of no version at
+    all."""
     status = lib.LS_E_MAGIC if magic < 128 else lib.LS_E_NO_MAGIC
     for entry in (V2, patched(V2, 8, bytes(4))):
         found = walk(V1 + patched(entry, 16, bytes([magic])))
@@ -292,7 +293,7 @@ def test_walk_over_offsets_that_do_not_increase_is_an_error(walk):
 
 
 def test_walk_takes_the_last_offset_from_its_caller(walk):
-    """A walk that goes on in the next buffer."""
+    """A walk that continues in the next buffer."""
     state = new_walk(last_offset=4)
     columns = Columns(9)
     out = ffi.new("ls_batch[9]")
@@ -462,7 +463,7 @@ def test_gapless_decode_leaves_a_wrapper_to_the_caller(packed_at):
 
 @pytest.mark.parametrize("offset", [-(2**63), -1, 0, 2**63 - 1])
 def test_gapless_walk_at_the_ends_of_the_type(walk, at, offset):
-    """Also alone, without the order, which no caller passes: no overflow."""
+    """Nothing overflows, even without the order check, which every caller passes."""
     for before in (2**63 - 1, -(2**63), UNKNOWN, -1):
         for checks in (lib.LS_CHECK_GAPLESS, GAPLESS):
             state = new_walk(last_offset=before)
@@ -471,7 +472,7 @@ def test_gapless_walk_at_the_ends_of_the_type(walk, at, offset):
 
 
 def test_walk_over_a_negative_last_offset_delta_is_an_error(walk):
-    """With the order checked; the count contradicts it anyway."""
+    """The order check finds it; the count contradicts it anyway."""
     empty = batch(5, b"", 0, last_delta=-1)
     found = walk(empty)
     assert (found.status, found.error.pos) == (lib.LS_E_OFFSET, 0)
@@ -539,7 +540,7 @@ def test_walk_with_a_position_outside_is_our_own_mistake():
 
 
 def test_scan_of_messages_fills_every_field():
-    """What a message does not have is -1."""
+    """Fields that a message lacks are -1."""
     header = header_of(V1)
     assert (header.base_offset, header.last_offset, header.record_count) == (4, 4, 1)
     assert (header.base_timestamp, header.max_timestamp) == (T, T)
@@ -570,7 +571,7 @@ def test_scan_of_a_wrapper_does_not_know_its_base():
 
 
 def test_decoder_that_needs_more_room_goes_on_behind_what_it_has_walked_over():
-    """A control batch puts nothing out, and the batch behind it is too large."""
+    """A control batch puts nothing out, and the batch after it is too large."""
     marker = batch(5, record(0, bytes(4), bytes(6)), 1, attributes=0x20)
     data = marker + plain_batch(6, 40)
     decoder = native.Decoder(8)

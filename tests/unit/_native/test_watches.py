@@ -1,4 +1,4 @@
-"""What inotify reports, as the core asks for it."""
+"""Reports of inotify, as the core requests them."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_watch_reports_what_it_is_for_and_nothing_else(tmp_path: Path) -> None:
 
 
 def test_reports_are_waited_for_and_read_in_one_call(tmp_path: Path) -> None:
-    """Those that there is room for; nothing when the time is over."""
+    """It returns the reports that fit; none when the time is over."""
     fd = lib.ls_sys_new_watch()
     out = ffi.new("uint8_t[]", 300)
     try:
@@ -113,7 +113,8 @@ def test_reports_are_waited_for_and_read_in_one_call(tmp_path: Path) -> None:
 
 
 def test_wait_for_reports_ends_at_an_event(tmp_path: Path) -> None:
-    """Also one without a limit; the event is cleared, and reports are read with it."""
+    """A wait without a limit ends, too; the event is cleared, and reports are read with
+    it."""
     fd, event = lib.ls_sys_new_watch(), os.eventfd(0, os.EFD_NONBLOCK)
     try:
         assert lib.ls_sys_add_watch(fd, os.fsencode(tmp_path), lib.LS_WATCH_NAMES) > 0
@@ -147,7 +148,7 @@ def test_watches_of_one_directory_report_the_changes_of_both(tmp_path: Path) -> 
 def test_wait_for_reports_goes_on_after_a_signal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For the rest of the time; an interrupt ends it."""
+    """It waits for the rest of the time; an interrupt ends it."""
     real, results = lib.ls_sys_read_reports, list[int]()
 
     class Noted:

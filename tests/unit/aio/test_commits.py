@@ -109,7 +109,7 @@ def test_without_a_thread_nothing_is_written(
 def test_loop_that_is_closed_while_the_thread_works_loses_no_record(
     tmp_path: Path,
 ) -> None:
-    """What the thread had is appended; the store can still be closed."""
+    """The records that the thread had are appended; the store can still be closed."""
     blocking = logstore.open(tmp_path)
     blocking.create_topic("orders")
     store = logstore.aio.Store(blocking)

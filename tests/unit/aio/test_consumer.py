@@ -40,7 +40,7 @@ async def taken(one: logstore.aio.Consumer, count: int) -> list[bytes | None]:
 def test_records_are_delivered_once_and_commits_continue(
     path: Path, loop_kind: str
 ) -> None:
-    """By ``async for``, by `getone`, and by `getmany`; a second consumer goes on."""
+    """By ``async for``, by `getone`, and by `getmany`; a second consumer continues."""
 
     async def main() -> None:
         seen: list[bytes | None] = []
@@ -174,7 +174,8 @@ def test_every_method_of_the_blocking_consumer_has_its_twin() -> None:
 
 
 def test_stop_ends_tasks_that_wait_and_later_calls(path: Path) -> None:
-    """With `StoreClosedError`; twice is allowed, and before `start`."""
+    """They end with `StoreClosedError`; stopping twice is allowed, and before
+    `start`."""
 
     async def main() -> None:
         one = consumer(path)
@@ -247,7 +248,7 @@ def test_callbacks_are_called_by_the_thread_and_may_commit(path: Path) -> None:
 
 
 def test_errors_are_those_of_the_blocking_consumer(path: Path) -> None:
-    """Of the arguments at the start; of a missing offset at each call."""
+    """Wrong arguments raise at the start; a missing offset at each call."""
 
     async def main() -> None:
         with pytest.raises(logstore.ConfigError):
@@ -269,7 +270,7 @@ def test_errors_are_those_of_the_blocking_consumer(path: Path) -> None:
 
 
 def test_error_of_the_body_commits_nothing_by_itself(path: Path) -> None:
-    """What was delivered may not be done."""
+    """The delivered records may not be processed."""
 
     async def main() -> None:
         with pytest.raises(KeyError):
@@ -367,7 +368,7 @@ def test_transaction_publishes_outputs_and_positions(path: Path) -> None:
 
 
 def test_transaction_waits_no_longer_than_it_may(path: Path, elsewhere: None) -> None:
-    """For an owner that does not publish for others."""
+    """The owner of the store does not publish for others."""
 
     async def main() -> None:
         with logstore.open(path, config=handing_in.DEAF) as writing:

@@ -40,8 +40,8 @@ class Two(NamedTuple):
 
 @contextlib.asynccontextmanager
 async def followed(path: Path, way: str, **options: Any) -> AsyncIterator[Two]:
-    """What is followed is the store that writes, or a read-only one, with or without
-    reports of changes."""
+    """Follow the store that writes, or a read-only one, with or without reports of
+    changes."""
     config = logstore.StoreConfig(**options)
     async with logstore.aio.open(path, config=config) as writing:
         p = (await writing.create_topic("orders"))[0]
@@ -85,7 +85,7 @@ def test_follower_has_what_is_there_and_what_comes(
 
 @pytest.mark.parametrize("way", READ_WAYS)
 def test_cancelled_follower_loses_and_repeats_nothing(tmp_path: Path, way: str) -> None:
-    """Also if the record and the cancellation come at the same moment."""
+    """This holds even if the record and the cancellation come at the same moment."""
 
     async def main() -> None:
         async with followed(tmp_path, way) as (_, _, p, q):
@@ -220,8 +220,8 @@ def test_durable_only_waits_for_the_sync(tmp_path: Path, way: str) -> None:
 def test_closing_the_store_ends_its_followers(
     tmp_path: Path, way: str, is_blocking: bool
 ) -> None:
-    """With the error that the blocking follower has; once. Also if the blocking store
-    is closed, and a task of asyncio is not asked."""
+    """They end with the error of the blocking follower, once; so also if the blocking
+    store is closed without a task of asyncio."""
 
     async def main() -> None:
         async with followed(tmp_path, way) as (_, reading, _, q):
@@ -352,7 +352,8 @@ def test_follower_that_nobody_uses_is_collected(tmp_path: Path, way: str) -> Non
 def test_follower_of_a_topic_has_the_records_of_all_partitions(
     tmp_path: Path, way: str, order: str
 ) -> None:
-    """Those that are added, too; each record once, those of a partition in order."""
+    """It has those of added partitions, too; each record once, and each partition in
+    order."""
 
     async def main() -> None:
         async with followed(tmp_path, way) as (writing, reading, _, _):
@@ -443,7 +444,7 @@ def test_error_inside_a_run_comes_after_the_records_before_it(tmp_path: Path) ->
 
 
 def test_time_of_a_follower_begins_anew_with_each_record(tmp_path: Path) -> None:
-    """Of a partition and of a topic: it ends after a time in which nothing came."""
+    """A follower of a partition or of a topic ends after a time without records."""
 
     async def main() -> None:
         async with logstore.aio.open(tmp_path) as store:

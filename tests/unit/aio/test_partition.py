@@ -28,7 +28,7 @@ def flushes(partition: logstore.aio.Partition) -> int:
 def test_append_returns_the_offset_of_its_record(
     tmp_path: Path, loop_kind: str
 ) -> None:
-    """With each option, and with each kind of value."""
+    """It does with each option, and with each kind of value."""
 
     async def main() -> None:
         config = logstore.TopicConfig(message_format=2)
@@ -113,7 +113,7 @@ def test_durable_appends_of_a_thousand_tasks_share_one_sync(tmp_path: Path) -> N
 def test_appends_are_in_the_log_in_the_order_they_began(
     tmp_path: Path, config: logstore.TopicConfig
 ) -> None:
-    """Also if a thread does some of them."""
+    """This holds even if a thread does some of them."""
     rng = random.Random(1)
 
     async def main() -> None:
@@ -140,7 +140,7 @@ def test_appends_are_in_the_log_in_the_order_they_began(
 def test_append_that_has_to_wait_lets_other_tasks_run(
     tmp_path: Path, durable: bool
 ) -> None:
-    """Another thread holds the lock of the log: the loop goes on."""
+    """Another thread holds the lock of the log: the loop continues."""
 
     async def main() -> None:
         async with new_partition(tmp_path) as p:
@@ -185,7 +185,7 @@ def test_small_appends_are_done_at_once(tmp_path: Path) -> None:
 
 
 def test_appends_are_at_once_again_when_the_thread_is_done(tmp_path: Path) -> None:
-    """All tasks of a batch go on without it, not only the last."""
+    """All tasks of a batch continue without it, not only the last."""
 
     async def main() -> None:
         async with new_partition(tmp_path) as p:
@@ -213,7 +213,7 @@ def test_appends_are_at_once_again_when_the_thread_is_done(tmp_path: Path) -> No
 
 
 def test_mutable_values_may_be_changed_while_an_append_waits(tmp_path: Path) -> None:
-    """What is appended is what they had at the call."""
+    """The values at the time of the call are appended."""
 
     async def main() -> None:
         config = logstore.TopicConfig(message_format=2)
@@ -243,7 +243,7 @@ def test_mutable_values_may_be_changed_while_an_append_waits(tmp_path: Path) -> 
 def test_bad_arguments_raise_as_in_a_blocking_call(
     tmp_path: Path, is_queued: bool
 ) -> None:
-    """And nothing is written; also behind an append that waits."""
+    """And nothing is written; also after an append that waits."""
 
     async def main() -> None:
         async with new_partition(tmp_path) as p:
@@ -285,7 +285,7 @@ def test_bad_arguments_raise_as_in_a_blocking_call(
 
 
 def test_append_to_a_read_only_store_is_refused(tmp_path: Path) -> None:
-    """With the same error as a blocking call."""
+    """It raises the error of a blocking call."""
 
     async def main() -> None:
         async with new_partition(tmp_path):
@@ -367,7 +367,8 @@ def test_append_may_be_cancelled_while_it_waits_for_its_sync(tmp_path: Path) -> 
 
 
 def test_flush_makes_durable_what_was_appended_before(tmp_path: Path) -> None:
-    """Also what the thread has not appended yet; many tasks share one sync."""
+    """This includes records that the thread has not appended yet; many tasks share one
+    sync."""
 
     async def main() -> None:
         async with new_partition(tmp_path) as p:
@@ -412,7 +413,8 @@ def test_other_changes_of_a_partition_are_awaited(tmp_path: Path) -> None:
 
 
 def test_compaction_leaves_the_loop_to_others(tmp_path: Path) -> None:
-    """Of a partition, or of all: as the blocking one, in another thread."""
+    """Compaction of one partition, or of all, runs in another thread, like the blocking
+    one."""
     config = logstore.TopicConfig(cleanup_policy="compact")
     threads = set()
 

@@ -195,8 +195,7 @@ def test_objects_of_another_loop_raise_and_do_nothing(
 
 
 def test_child_of_a_fork_is_refused(tmp_path: Path) -> None:
-    """With a named error, in a loop of its own, for each kind of call; and it does not
-    wait."""
+    """Each kind of call raises a named error, in a new loop, without waiting."""
 
     async def first(p: logstore.aio.Partition, follower: object) -> None:
         await p.append(b"0", durable=True)
@@ -371,7 +370,7 @@ def test_call_that_waits_for_a_thread_is_completed_without_its_task(
             assert store.topics() == []
             begins.set()
             assert await busy
-            await store.recover()  # behind it
+            await store.recover()  # after it
             assert store.topics() == ["orders"]
 
     run(main(), loop_kind)

@@ -9,7 +9,7 @@ import logstore
 
 
 def test_snapshot_of_an_asyncio_store_has_its_records(tmp_path: Path) -> None:
-    """It is made in another thread, while other tasks go on."""
+    """It is made in another thread, while other tasks continue."""
 
     async def work() -> logstore.types.SnapshotReport:
         async with logstore.aio.open(tmp_path / "data") as store:

@@ -71,7 +71,7 @@ def test_append_many_returns_the_offsets_by_partition(tmp_path: Path) -> None:
 
 
 def test_bad_arguments_raise_and_write_nothing(tmp_path: Path) -> None:
-    """As with a blocking topic."""
+    """They raise like those of a blocking topic."""
 
     async def main() -> None:
         async with logstore.aio.open(tmp_path) as store:
@@ -94,7 +94,7 @@ def test_bad_arguments_raise_and_write_nothing(tmp_path: Path) -> None:
 
 
 def test_caller_may_change_its_list_while_the_thread_appends(tmp_path: Path) -> None:
-    """What is appended is what it had at the call."""
+    """The list at the time of the call is appended."""
 
     async def main() -> None:
         async with logstore.aio.open(tmp_path) as store:

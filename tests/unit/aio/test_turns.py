@@ -217,7 +217,7 @@ def test_task_cancelled_in_an_append_while_the_consumer_stops_has_added_nothing(
     run(main(), loop_kind)
     end = time.monotonic() + 60
     while not closed and time.monotonic() < end:
-        time.sleep(0.01)  # the thread goes on without the loop
+        time.sleep(0.01)  # the thread continues without the loop
     assert closed == [1]
     with logstore.open(path, read_only=True) as store:
         values = [record.value for record in store.topic("t")[0].read(100)]
@@ -227,7 +227,7 @@ def test_task_cancelled_in_an_append_while_the_consumer_stops_has_added_nothing(
 def test_task_cancelled_at_the_end_of_a_transaction_has_committed_it(
     path: Path,
 ) -> None:
-    """Also if that waited for its turn behind another call."""
+    """This holds even if the commit waited for its turn after another call."""
 
     async def main() -> None:
         async with consumer(path) as one:

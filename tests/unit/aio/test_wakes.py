@@ -1,4 +1,4 @@
-"""What wakes followers: appends, reports of the system, and the time."""
+"""Events that wake followers: appends, reports of the system, and the time."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Looking(Files):
 
 
 def test_one_look_serves_all_followers_of_a_partition(tmp_path: Path) -> None:
-    """As many looks for a hundred as for one."""
+    """A hundred followers cost as many looks as one."""
 
     async def main() -> None:
         async with new_partition(tmp_path) as p:
@@ -193,7 +193,8 @@ def test_reports_of_partitions_that_nobody_follows_are_ended(tmp_path: Path) -> 
 
 
 def test_loop_reads_no_reports_when_nobody_waits(tmp_path: Path) -> None:
-    """Also if the look once a second finds that while the loop rests from reports."""
+    """This holds even if the look once a second finds that while the loop rests from
+    reports."""
 
     async def main() -> None:
         async with logstore.aio.open(tmp_path) as writing:

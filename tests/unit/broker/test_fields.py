@@ -1,5 +1,5 @@
-"""What reads and writes the fields of Kafka's messages: damage, in both ways of
-reading, and the words for it. Kafka's own bytes are in test_kafka_records.py.
+"""Fields of Kafka's messages: damage, in both ways of reading, and its error texts.
+Kafka's own bytes are in test_kafka_records.py.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ def test_tagged_fields_are_read_as_they_were_written() -> None:
 
 @pytest.mark.parametrize("tags", [(1, 1), (2, 1), (0, 0), (0, 2, 1)])
 def test_tags_rise_and_none_is_there_twice(tags: tuple[int, ...]) -> None:
-    """As Kafka writes them."""
+    """Kafka writes them so."""
     data = bytes([len(tags)]) + b"".join(bytes([tag, 1, 65]) for tag in tags)
     with pytest.raises(MessageError, match="is out of order") as caught:
         Message("Value", (), flexible=COMPACT).decode(data, 0)

@@ -106,7 +106,8 @@ def test_group_whose_members_left_is_empty(tmp_path: Path) -> None:
 
 
 def test_members_of_other_protocol_types_have_no_partitions(tmp_path: Path) -> None:
-    """What Kafka Connect keeps there is not a list of partitions, and no problem."""
+    """The data that Kafka Connect keeps there is not a list of partitions, and no
+    problem."""
     worker = GroupMember("w", "i", subscription=b"\0\1url", assignment=b"\xff" * 9)
     for kind in ("connect", "consumer"):
         group = GroupMetadata("g", kind, 1, "sessioned", "w", 1, (worker,))
@@ -127,7 +128,7 @@ def newer_group(epoch: int, target: int, assigned: bytes) -> list[Pair]:
 
 
 def assigned(epoch: int, state: int, partition: int) -> bytes:
-    """What a member of the newer protocol has: one partition of `TOPIC_ID`."""
+    """Assignment of a member of the newer protocol: one partition of `TOPIC_ID`."""
     head = b"\0\0" + epoch.to_bytes(4, "big") * 2 + bytes([state])
     return (
         head
@@ -174,7 +175,7 @@ def test_state_of_the_newer_protocol_is_derived_as_by_the_broker(
     state: int,
     expected: str,
 ) -> None:
-    """Of the epochs of the group, of the target and of the members."""
+    """It follows from the epochs of the group, of the target and of the members."""
     made = OffsetsTopic(tmp_path)
     made.put(*newer_group(epoch, target, assigned(member_epoch, state, 0)))
     assert only(kafka_groups(made.directory)).state == expected

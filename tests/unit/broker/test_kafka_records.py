@@ -65,7 +65,7 @@ PARSERS: dict[str, Callable[[bytes], Any]] = {
 def test_places_in_the_value_of_a_commit(
     metadata: str, topic_id: str | None, proof: int | None
 ) -> None:
-    """With other numbers there it is the value of another commit."""
+    """A value with other numbers there is the value of another commit."""
     first, second = (
         OffsetCommit("g", "t", 3, offset, 7, metadata, time, None, topic_id, other)
         for offset, time, other in ((1, 2, proof), (1 << 40, 1 << 41, proof and 5))
@@ -219,7 +219,7 @@ def test_newer_protocol_is_read() -> None:
 
 
 def test_fields_of_a_later_release_are_left_out_for_an_earlier_one() -> None:
-    """Those that 4.3 and 4.4 have added, as Kafka 4.4 writes them."""
+    """Releases 4.3 and 4.4 have added fields, as Kafka 4.4 writes them."""
     tables = messages("__consumer_offsets")
     target, current, streams = (tables[kind][1] for kind in (6, 8, 17))
     data = made("target-epoch-time")
@@ -261,7 +261,7 @@ def test_keys_of_unknown_types_are_no_error() -> None:
 
 
 def test_records_of_a_broker_come_back_byte_for_byte() -> None:
-    """What a real broker wrote: parsed, and formatted again, it is the same."""
+    """Records that a real broker wrote are equal after parsing and formatting."""
     seen = set()
     with logstore.open(SLICE / "2.8.2" / "clean", read_only=True) as store:
         for record in store.topic("__consumer_offsets")[0].read():
@@ -397,7 +397,7 @@ def test_unknown_tags_are_left_out() -> None:
 
 
 def test_values_that_do_not_fit_are_refused() -> None:
-    """What a record cannot hold is a `ConfigError`, and nothing is cut."""
+    """A value that a record cannot hold is a `ConfigError`; nothing is cut."""
     long, far = "x" * 32768, 1 << 31
     commit, group, subscription, assignment = (
         records.format_offset_value,

@@ -135,7 +135,7 @@ def test_transactional_commit_counts_after_its_marker(tmp_path: Path) -> None:
 
 
 def test_transactional_commit_is_ordered_by_its_own_offset(tmp_path: Path) -> None:
-    """What was committed between it and its marker stays the newest."""
+    """Commits between it and its marker stay the newest."""
     for between, expected in (
         (commit_of(3), {("g", "t", 0): 3}),
         (removal_of(), {}),
@@ -223,8 +223,8 @@ class Written(NamedTuple):
 
 
 def clean(directory: Path, history: Sequence[Written], aborted: set[int]) -> None:
-    """What Kafka's cleaner does to all segments but the last one, up to the first open
-    transaction: of each key the last record stays that was not aborted; a tombstone may
+    """Clean like Kafka's cleaner all segments but the last one, up to the first open
+    transaction: the last record of each key stays that was not aborted; a tombstone may
     go, too, markers stay."""
     logs = logs_in(directory / "__consumer_offsets-0")
     markers = {one.offset: one.producer for one in history if one.partition < 0}
@@ -260,7 +260,7 @@ def clean(directory: Path, history: Sequence[Written], aborted: set[int]) -> Non
 
 @pytest.mark.parametrize("seed", range(10))
 def test_compaction_changes_nothing(tmp_path: Path, seed: int) -> None:
-    """What the cleaner leaves of any history gives the same offsets, though commits of
+    """A cleaned log of any history gives the same offsets, though commits of
     transactions may stand alone with their marker then."""
     rng = random.Random(f"compaction {seed}")
     made = OffsetsTopic(tmp_path)

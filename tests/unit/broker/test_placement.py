@@ -9,7 +9,7 @@ from logstore.broker.placement import java_hash, partition_of_group
 
 
 def test_hash_is_that_of_java() -> None:
-    """Of text beyond the first plane, too, by its UTF-16."""
+    """Text beyond the first plane is hashed by its UTF-16."""
     assert java_hash("") == 0
     assert java_hash("hello") == 99162322
     assert java_hash("東京" * 9) == -1653326541

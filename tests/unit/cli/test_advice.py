@@ -98,7 +98,7 @@ def test_a_store_that_is_open_is_told_for_the_command_line(
 def test_a_directory_that_others_write_to_is_told_for_the_command_line(
     run: Any, store: Path
 ) -> None:
-    """With the options that allow it."""
+    """The message names the options that allow it."""
     os.chmod(store, 0o777)
     result = run("rebuild-index", store)
     assert (result.status, "--allow-shared-directory" in result.err) == (2, True)
@@ -110,7 +110,7 @@ def test_a_directory_that_others_write_to_is_told_for_the_command_line(
 
 
 def test_a_limit_is_told_as_an_option(run: Any, tmp_path: Path) -> None:
-    """Of a batch that is larger than the reader allows."""
+    """A batch is larger than the reader allows."""
     config = logstore.TopicConfig(compression_type="gzip")
     with logstore.open(tmp_path) as opened:
         topic = opened.create_topic("t", config=config)

@@ -137,7 +137,7 @@ def test_names_that_scripts_use_are_kept(run: Any, store: Path, tmp_path: Path) 
     "arguments", [["--help"], *([name, "--help"] for name in SUBCOMMANDS)], ids=" ".join
 )
 def test_help_exits_zero(run: Any, arguments: list[str]) -> None:
-    """With the usage on standard output; of a subcommand with its examples."""
+    """The usage is on standard output; the help of a subcommand has examples."""
     result = run(*arguments)
     assert result.status == 0
     assert result.out.startswith("Usage: logstore-dump")
@@ -179,7 +179,7 @@ def test_the_package_can_be_run(module: str) -> None:
     ids=" ".join,
 )
 def test_unusable_arguments_exit_two(run: Any, arguments: list[str]) -> None:
-    """With the reason on standard error, in two lines at the most."""
+    """The reason is on standard error, in two lines at most."""
     result = run(*arguments)
     assert result.status == 2
     assert 1 <= len(result.err.splitlines()) <= 2
@@ -188,7 +188,7 @@ def test_unusable_arguments_exit_two(run: Any, arguments: list[str]) -> None:
 
 
 def test_without_a_subcommand_it_shows_its_help(run: Any) -> None:
-    """As `--help` does."""
+    """The output is that of `--help`."""
     assert (run().status, run().out) == (0, run("--help").out)
 
 
@@ -316,7 +316,7 @@ def test_help_waits_for_no_engine(arguments: list[str]) -> None:
 def test_a_missing_package_is_an_error_that_helps(
     store: Path, package: str, arguments: list[str]
 ) -> None:
-    """As after `pip install --no-deps`."""
+    """`pip install --no-deps` leaves packages out."""
     code = (
         f"import sys; sys.modules[{package!r}] = None\n"
         "from logstore.cli.main import main\n"
@@ -371,7 +371,7 @@ def test_a_missing_click_is_an_error_that_helps() -> None:
 
 
 def test_a_closed_pipe_ends_it_quietly(tmp_path: Path) -> None:
-    """As `| head` does."""
+    """`| head` closes it so."""
     with logstore.open(tmp_path) as store:
         new_partition(store).append_many([b"x" * 200] * 20_000)
     for form in ("text", "jsonl"):
@@ -443,7 +443,7 @@ ENDING = [line for line in examples() if not re.search(" -f -n 0 | browse ", lin
 def test_an_example_of_the_page_runs_as_pasted(
     shop: Path, line: str, monkeypatch: pytest.MonkeyPatch, run: Any
 ) -> None:
-    """Those with a pipe or a file in a shell, the others in this process."""
+    """Examples with a pipe or a file run in a shell, the others in this process."""
 
     class Report:
         def __init__(self, path: str) -> None:

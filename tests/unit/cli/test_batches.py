@@ -23,7 +23,7 @@ from support.values import (
 
 
 def test_batches_have_a_line_each(run: Any, partition: Path) -> None:
-    """Of a partition, of a store, and of a file."""
+    """This holds for a partition, for a store, and for a file."""
     count = sum(len(frames(path)) for path in logs_in(partition))
     assert len(run("batches", partition).lines) == count
     lines = run("batches", partition.parent, "--format", "jsonl").json

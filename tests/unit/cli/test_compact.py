@@ -33,7 +33,7 @@ def values(store: Path) -> list[bytes | None]:
 
 
 def test_compact_prints_what_it_removed(run: Any, store: Path) -> None:
-    """Of the topics that are compacted; a dry run changes nothing."""
+    """It prints the compacted topics; a dry run changes nothing."""
     result = run("compact", store, "--dry-run")
     assert result.status == 0
     assert "states-0: would remove 35 records (no tombstones)" in result.out

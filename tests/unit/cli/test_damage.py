@@ -21,7 +21,7 @@ class Damaged(NamedTuple):
 
     path: Path
     first: int  # the first offset that is lost
-    following: int  # the first that can be read behind the damage
+    following: int  # the first that can be read after the damage
     good: int  # records in each of the others
 
 
@@ -81,7 +81,7 @@ def test_records_go_on_with_the_next_partition(
 def test_batches_go_on_with_the_next_partition(
     run: Any, damaged: Damaged, mode: str
 ) -> None:
-    """As records do."""
+    """`records` continues in the same way."""
     options = ("--format", "jsonl", "--on-corruption", mode)
     result = run("batches", damaged.path, *options)
     assert result.status == 1
@@ -104,7 +104,7 @@ def test_tail_goes_on_with_the_next_partition(
     assert offsets(result.json) == expected(damaged, mode)
     behind = damaged.good - damaged.following
     result = run("tail", damaged.path, "--format", "jsonl", "-n", behind)
-    assert result.status == 0  # a tail that begins behind the damage is whole
+    assert result.status == 0  # a tail that begins after the damage is whole
     assert {len(found) for found in offsets(result.json).values()} == {behind}
 
 
@@ -255,7 +255,7 @@ def test_store_of_a_closed_writer_is_not_changed_by_reading_over_damage(
 def test_intact_batches_behind_the_end_of_a_killed_log_are_told(
     run: Any, tmp_path: Path, mode: str, has_more: bool
 ) -> None:
-    """A log that a broker did not close ends at its first bad batch behind its recovery
+    """A log that a broker did not close ends at its first bad batch after its recovery
     point. If intact ones follow, that may be damage: they are told, and the status is
     1. A torn end alone is what each kill leaves."""
     path = tmp_path / "made"

@@ -145,7 +145,8 @@ def check(log: Log, mode: str, read: Callable[[list[str]], Any]) -> None:
 def test_records_over_damage_are_those_between_the_bounds(
     run: Any, log: Log, mode: str, kind: str
 ) -> None:
-    """Of each sort; damage outside is no matter, and none is printed twice."""
+    """This holds for each kind of bound; damage outside of them is ignored, and none is
+    printed twice."""
     path = log.path if kind == "partition" else log.file
     check(log, mode, lambda given: run("records", path, *given, "-f", r"%o\n"))
 
@@ -192,7 +193,7 @@ def test_batches_over_damage_are_those_between_the_bounds(
 def test_export_over_damage_has_the_records_between_the_bounds(
     run: Any, tmp_path: Path, kind: str, mode: str
 ) -> None:
-    """In rows and in columns; also of a time behind the damage."""
+    """In rows and in columns; also of a time after the damage."""
     log = damaged(tmp_path / "store", 2, "none")
     target = tmp_path / f"out.{kind}"
     behind = log.lost.stop + 15
@@ -229,7 +230,7 @@ def test_damage_before_a_time_is_known_by_the_time_of_the_segment(
 def test_each_damaged_batch_before_a_time_is_reported(
     run: Any, tmp_path: Path, mode: str
 ) -> None:
-    """With its offsets; the records of the time follow."""
+    """Its offsets are printed; the records of the time follow."""
     # The entries of a time index would show that these batches are older.
     log = damaged(tmp_path / "store", 2, "none", index_interval_bytes=1 << 20)
     found = frames(log.file)
@@ -266,7 +267,7 @@ def test_the_next_partitions_follow_a_time_over_damage(
 
 
 def test_tail_of_a_file_begins_behind_its_damage(run: Any, tmp_path: Path) -> None:
-    """As that of a partition: the damage is not among the last records."""
+    """A partition's tail is the same: the damage is not among the last records."""
     log = damaged(tmp_path / "store", 2, "none")
     for mode in ("raise", "skip"):
         result = run("tail", log.file, "-n", 5, "--on-corruption", mode)
@@ -283,7 +284,7 @@ def test_tail_of_a_file_begins_behind_its_damage(run: Any, tmp_path: Path) -> No
 def test_a_time_that_may_begin_in_the_damage_ends_a_partition_with_raise(
     run: Any, tmp_path: Path, kind: str
 ) -> None:
-    """Of a second in the damage the rest is printed only with `skip`; of one behind it,
+    """For a time in the damage the rest is printed only with `skip`; for a later one,
     always: an older record between shows the order."""
     log = damaged(tmp_path / "store", 2, "none", index_interval_bytes=1 << 20)
     path = log.path if kind == "partition" else log.file

@@ -108,7 +108,7 @@ def shown(run: Any, command: str, path: Path, mode: str, isolation: str) -> Any:
 def test_committed_records_are_printed_once_or_listed_as_missing(
     run: Any, tmp_path: Path, case: str, mode: str, command: str
 ) -> None:
-    """As a reader gets them, and none that nobody can decide about."""
+    """The records are those of a reader; undecidable ones are never printed."""
     first, second, committed, skipped, after = TRANSACTIONS[case]
     path = directory(tmp_path, first, second)
     found, listed, status = shown(run, command, path, mode, "read_committed")

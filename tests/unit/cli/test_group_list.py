@@ -94,7 +94,7 @@ def test_nothing_of_a_commit_reaches_the_terminal_raw(run: Any, broker: Path) ->
 def test_json_has_an_object_for_each_partition_of_a_group(
     run: Any, broker: Path
 ) -> None:
-    """With the names that docs/cli.md promises."""
+    """The names are those that docs/cli.md promises."""
     found = objects(
         run("groups", "describe", broker, "--format", "jsonl", "--time", "iso")
     )
@@ -230,7 +230,7 @@ def test_records_of_other_groups_are_mentioned(run: Any, tmp_path: Path) -> None
 
 
 def test_problems_are_reported_and_the_status_is_one(run: Any, tmp_path: Path) -> None:
-    """What can be read is printed."""
+    """All that can be read is printed."""
     made = OffsetsTopic(tmp_path)
     made.put(commit_of(1), (b"\0\2", b"x"))
     result = run("groups", "describe", tmp_path, "--format", "jsonl")
@@ -275,7 +275,7 @@ def shop(tmp_path: Path) -> Path:
 def test_groups_of_a_store_are_listed_beside_those_of_a_broker(
     run: Any, shop: Path, broker: Path
 ) -> None:
-    """With the processes of their members."""
+    """The processes of their members are shown."""
     assert ["g", "logstore", "Empty"] in [
         line.split()[:3] for line in run("groups", "describe", shop).lines
     ]
@@ -294,7 +294,7 @@ def test_groups_of_a_store_are_listed_beside_those_of_a_broker(
 
 
 def test_list_has_a_line_for_each_group(run: Any, shop: Path, broker: Path) -> None:
-    """With its lag in all; as text and as JSON."""
+    """The line has the total lag; as text and as JSON."""
     lines = [line.split() for line in run("groups", "list", shop, broker).lines]
     assert len(lines) == 5
     assert lines[1] == ["g", "logstore", "Empty", "2", "0", "0", "1", "7"]
@@ -322,8 +322,8 @@ def test_list_has_a_line_for_each_group(run: Any, shop: Path, broker: Path) -> N
 def test_stat_of_a_store_ends_with_its_groups(
     run: Any, shop: Path, broker: Path
 ) -> None:
-    """Of a store and of a broker's directory; a partition has none, and one that has no
-    group says nothing."""
+    """This holds for a store and for a broker's directory; a partition has no groups,
+    and a store without groups prints nothing."""
     text = run("stat", shop).out
     assert text.endswith("\n" + run("groups", "list", shop).out)
     assert run("groups", "list", broker).out in run("stat", broker).out

@@ -16,7 +16,7 @@ from support.damage import flip_bit, logs_in
 def test_index_has_a_line_for_each_entry(
     run: Any, partition: Path, suffix: str
 ) -> None:
-    """With whole offsets, also of segments that do not begin at 0."""
+    """Offsets are absolute, even in segments that do not begin at 0."""
     path = logs_in(partition)[1].with_suffix(suffix)
     width = 8 if suffix == ".index" else 12
     lines = run("index", path, "--format", "jsonl").json
@@ -50,7 +50,7 @@ def test_index_of_a_damaged_or_wrong_file(run: Any, partition: Path) -> None:
 
 
 def test_index_lines_have_their_partition(run: Any, partition: Path) -> None:
-    """As all lines of the schema; those of a checkpoint that of the entry."""
+    """All lines of the schema have it; those of a checkpoint have that of the entry."""
     path = logs_in(partition)[1].with_suffix(".timeindex")
     line = run("index", path, "--format", "jsonl", "--skip", 1, "--time", "iso").json[0]
     assert (line["schema"], line["type"], line["kind"]) == (1, "entry", "timeindex")

@@ -100,7 +100,7 @@ def test_index_without_its_log_exits_two(run: Any, log: Path) -> None:
 def test_batch_with_a_wrong_checksum_is_printed_with_its_records(
     run: Any, log: Path
 ) -> None:
-    """As the tool does; but the status is 1."""
+    """The tool prints the same; but the status is 1."""
     before = dump(run, "--print-data-log", log)
     flip_bit(log, 8 * (frames(log)[1].pos + 18))
     after = dump(run, "--print-data-log", log)
@@ -168,7 +168,7 @@ def test_max_bytes_prints_the_batches_in_them(run: Any, log: Path) -> None:
 
 
 def test_skip_record_metadata_leaves_keys_and_values(run: Any, log: Path) -> None:
-    """As the tool prints them."""
+    """The tool prints them so."""
     lines = dump(run, "--print-data-log", "--skip-record-metadata", log).lines
     records = [line for line in lines[2:] if not line.startswith("baseOffset")]
     assert records
@@ -368,7 +368,7 @@ def test_transaction_decoder_of_each_release(run: Any, tmp_path: Path) -> None:
 
 
 def test_decoders_that_are_not_there_are_refused(run: Any, log: Path) -> None:
-    """With the reason."""
+    """The message has the reason."""
     for option in ("--cluster-metadata-decoder", "--remote-log-metadata-decoder"):
         result = dump(run, option, log)
         assert result.status == 2
@@ -379,7 +379,7 @@ def test_decoders_that_are_not_there_are_refused(run: Any, log: Path) -> None:
 
 
 def test_decoder_classes_are_kafkas(run: Any, log: Path, tmp_path: Path) -> None:
-    """Those of numbers; others are refused, and nothing is imported."""
+    """Decoders of numbers are known; others are refused, and nothing is imported."""
     topic = OffsetsTopic(tmp_path / "kafka")
     topic.put((struct.pack(">q", -9), struct.pack(">i", 77)))
     path = logs_in(tmp_path / "kafka" / f"{TOPIC}-0")[0]
@@ -397,7 +397,7 @@ def test_decoder_classes_are_kafkas(run: Any, log: Path, tmp_path: Path) -> None
 
 
 def test_options_that_do_not_go_together_are_refused(run: Any, log: Path) -> None:
-    """Those of ``--kafka`` without it, and with it those that choose or shape."""
+    """Options for ``--kafka`` need it; it refuses options that choose or shape."""
     index = log.with_suffix(".index")
     assert "goes with --kafka" in run("records", "--offsets-decoder", log).err
     assert "goes with --kafka" in run("batches", "--max-bytes", 5, log).err
@@ -516,7 +516,7 @@ def test_message_that_ends_early_says_so() -> None:
 
 
 def test_frames_of_a_log_that_became_shorter_raise(log: Path) -> None:
-    """What was there at the call is not there any more."""
+    """Bytes that were there at the call are gone."""
     entries: Any = logstore.inspect_file(log, by_size=True).entries
     assert entries.size_bytes == log.stat().st_size
     cut(log, 20)

@@ -1,5 +1,5 @@
 """`kafka-dump-log --kafka-release 4.3`: what differs from the text of the tool before,
-which was written anew there. tests/interop/test_kafka_text.py compares all of it."""
+which was rewritten there. tests/interop/test_kafka_text.py compares all of it."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from support.damage import flip_bit, logs_in
 
 
 def test_ls_has_a_row_for_each_partition(run: Any, store: Path) -> None:
-    """With offsets and sizes; the segments when asked for."""
+    """The rows have offsets and sizes; the segments on request."""
     result = run("ls", store)
     assert result.status == 0
     assert [line.split()[0] for line in result.lines] == [

@@ -1,4 +1,4 @@
-"""What is printed: text, sizes, times, tables, colour, progress."""
+"""Printed output: text, sizes, times, tables, colour, progress."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_text_does_nothing_to_a_terminal(data: bytes, shown: str) -> None:
     [(0, "0 B"), (1023, "1,023 B"), (1536, "1.5 KiB"), (5 << 30, "5.0 GiB")],
 )
 def test_sizes_are_for_people(size: int, text: str) -> None:
-    """With one digit behind the point."""
+    """They have one decimal place."""
     assert size_text(size) == text
 
 
@@ -100,7 +100,7 @@ def test_messages_repeat_what_was_typed() -> None:
 
 
 def test_ranges_of_offsets_are_closed() -> None:
-    """As people write them."""
+    """The last offset is included."""
     assert [offsets_text(*r) for r in ((3, 3), (3, 4), (3, 9))] == ["-", "3", "3..8"]
 
 
@@ -129,7 +129,7 @@ def test_times_are_in_utc(milliseconds: int, text: str) -> None:
 
 
 def test_progress_is_shown_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With its part, rate and time left, and gone at the end."""
+    """It has share, rate and time left, and is removed at the end."""
     monkeypatch.setenv("TERM", "xterm")
     for screen in (Terminal(), io.StringIO()):
         with Progress("working", screen, delay_s=0) as progress:

@@ -108,7 +108,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("value", REFUSED.values(), ids=REFUSED)
 def test_what_orjson_refuses_is_refused(value: Any) -> None:
-    """With the same error; the caller makes another value of it."""
+    """The error is the same; the caller converts the value."""
     for dumps in (orjson.dumps, plain_json.dumps):
         with pytest.raises(TypeError):
             dumps(value)

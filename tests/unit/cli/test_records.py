@@ -105,7 +105,7 @@ def test_records_from_outside_the_log_exit_two(run: Any, partition: Path) -> Non
 
 
 def test_records_of_one_file_are_those_in_it(run: Any, partition: Path) -> None:
-    """With the same bounds."""
+    """The bounds apply as well."""
     path = logs_in(partition)[1]
     base = int(path.stem)
     after = int(logs_in(partition)[2].stem)
@@ -167,7 +167,7 @@ def test_records_isolation(run: Any) -> None:
 
 
 def test_records_with_damage_exit_one(run: Any, partition: Path) -> None:
-    """A partition: all records before it; a file: those behind it, too."""
+    """A partition: all records before it; a file: those after it, too."""
     path = logs_in(partition)[0]
     frame = frames(path)[1]
     flip_bit(path, 8 * (frame.pos + frame.size - 1))
@@ -363,8 +363,8 @@ def test_numbers_at_their_extremes_are_named(
 def test_the_limit_on_decompression_is_an_option_of_all_that_decompress(
     run: Any, tmp_path: Path
 ) -> None:
-    """With a unit or without; what is beyond it in a single file is left out, and the
-    records behind it follow."""
+    """It may have a unit; larger batches of a single file are left out, and the records
+    after them follow."""
     path = tmp_path / "store"
     with logstore.open(path) as store:
         part = new_partition(store, 2, "gzip")
@@ -398,7 +398,7 @@ def test_the_limit_on_decompression_is_an_option_of_all_that_decompress(
 def test_what_cannot_be_decompressed_in_a_file_is_left_out(
     run: Any, tmp_path: Path, magic: int
 ) -> None:
-    """Under a right checksum: the batches behind it follow, and the status is 1."""
+    """Under a right checksum: the batches after it follow, and the status is 1."""
     path = write_store(tmp_path / "store", 30, magic, "gzip", call=10)
     log = logs_in(path)[0]
     frame = frames(log)[1]
@@ -488,14 +488,14 @@ def test_topics_are_chosen_by_patterns(
 
 
 def test_a_pattern_that_chooses_nothing_exits_two(run: Any, shelves: Path) -> None:
-    """With what was meant, or what there is."""
+    """The message has a suggestion, or the existing names."""
     result = run("records", shelves, "--topic", "x*")
     assert (result.status, "it has a, ab, b" in result.err) == (2, True)
     assert run("records", shelves, "--partition", 7).status == 2
 
 
 def test_the_last_records_are_counted_from_the_end(run: Any, shelves: Path) -> None:
-    """Of each partition; `--until -N` ends before them."""
+    """They are counted in each partition; `--until -N` ends before them."""
 
     def offsets(*options: object) -> list[tuple[str, int]]:
         lines = run("records", shelves, "--format", "jsonl", *options).json
@@ -519,7 +519,7 @@ def test_the_last_records_are_records(run: Any) -> None:
 
 
 def test_the_last_records_of_a_file(run: Any, partition: Path) -> None:
-    """As of a partition."""
+    """A file gives the same as a partition."""
     log = logs_in(partition)[0]
     every = run("records", log, "--format", "jsonl").json
     assert run("records", log, "--format", "jsonl", "--from", -4).json == every[-4:]

@@ -50,7 +50,7 @@ def keyed(tmp_path: Path) -> Path:
 def test_records_of_a_key_are_those_with_exactly_this_key(
     run: Any, keyed: Path, typed: str, key: bytes
 ) -> None:
-    """As text or as bytes; neither a part of a key, nor a null key."""
+    """The key is text or bytes; neither a part of a key nor a null key matches."""
     options = "--format", "jsonl", "--payload", "base64"
     lines = run("records", keyed, "--key", typed, *options).json
     assert [base64.b64decode(line["key"]) for line in lines] == [key] * 3
@@ -59,7 +59,7 @@ def test_records_of_a_key_are_those_with_exactly_this_key(
 
 @pytest.mark.parametrize("typed", ["hex:0", "hex:xy", "base64:AP8", "base64:*"])
 def test_a_key_that_is_not_coded_is_refused(run: Any, keyed: Path, typed: str) -> None:
-    """With status 2."""
+    """The status is 2."""
     result = run("records", keyed, "--key", typed)
     assert (result.status, "after the colon" in result.err) == (2, True)
 
@@ -67,7 +67,7 @@ def test_a_key_that_is_not_coded_is_refused(run: Any, keyed: Path, typed: str) -
 def test_the_partitioner_limits_where_a_key_is_looked_for(
     run: Any, keyed: Path
 ) -> None:
-    """Of a store and of a partition; what lies elsewhere is not found."""
+    """This holds for a store and for a partition; records elsewhere are not found."""
     assume = ("--assume-partitioner", "kafka")
     home = logstore.KafkaPartitioner().partition(b"stray", 0, 4)
     assert len(run("records", keyed, "--key", "stray").lines) == 4
@@ -106,7 +106,8 @@ def test_a_partitioner_is_refused_where_it_means_nothing(run: Any, keyed: Path) 
 def test_last_is_of_what_would_be_shown_of_each_partition(
     run: Any, store: Path, keyed: Path
 ) -> None:
-    """With a key or a pattern the last ones that match; the newest comes last."""
+    """If there is a key or a pattern, the last matches are shown; the newest comes
+    last."""
 
     def places(*arguments: object) -> list[str]:
         return [" ".join(one.split()[:2]) for one in run("records", *arguments).lines]
@@ -136,7 +137,7 @@ def test_last_between_times(run: Any, partition: Path) -> None:
 
 
 def test_last_of_a_file_is_of_its_records(run: Any, partition: Path) -> None:
-    """With the same options."""
+    """The options are the same."""
     path = logs_in(partition)[1]
     every = run("records", path).lines
     assert run("records", path, "--last", 2).lines == every[-2:]
@@ -156,7 +157,8 @@ def test_last_of_a_file_is_of_its_records(run: Any, partition: Path) -> None:
 def test_damage_before_the_last_ones_was_not_asked_for(
     run: Any, partition: Path, policy: str
 ) -> None:
-    """As with `tail`; if there are fewer, all of the log was asked for."""
+    """`tail` ignores it, too; if there are fewer records, the whole log was asked
+    for."""
     flip_bit(logs_in(partition)[0], 8 * 100)
     every = run("records", partition, "--on-corruption", "skip").lines
     options = "--on-corruption", policy

@@ -117,7 +117,7 @@ def test_repair_on_a_terminal_asks_for_the_mode(
     answer: str,
     status: int,
 ) -> None:
-    """What is typed is done, and asked for once."""
+    """The typed mode is applied, and asked for once."""
     log = damaged(partition)
     before = log.read_bytes()
     monkeypatch.setattr(sys, "stdin", Terminal(answer))
@@ -198,7 +198,7 @@ def test_repair_on_a_terminal_asks_for_the_name(
     answer: str,
     status: int,
 ) -> None:
-    """Only the exact name goes on."""
+    """Only the exact name continues."""
     log = damaged(partition)
     before = log.read_bytes()
     keyboard = Terminal(answer)

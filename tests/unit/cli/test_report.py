@@ -18,7 +18,7 @@ from support.damage import flip_bit, logs_in
 def test_report_exits_one_if_it_shows_problems(
     run: Any, partition: Path, tmp_path: Path
 ) -> None:
-    """As `verify --format html` does; the page is written all the same."""
+    """`verify --format html` does the same; the page is written anyway."""
     page = tmp_path / "r.html"
     assert run("report", partition, "-o", page).status == 0
     flip_bit(logs_in(partition)[0], 8 * 30)
@@ -79,7 +79,8 @@ def test_what_is_no_text_is_refused_on_a_terminal(
     monkeypatch: pytest.MonkeyPatch,
     arguments: list[str],
 ) -> None:
-    """Also on a dumb one: the bytes of a file would change it, a page would fill it."""
+    """This includes a dumb terminal: the bytes of a file would change it, a page would
+    fill it."""
     monkeypatch.setenv("TERM", "dumb")
     screen = Terminal()
     monkeypatch.setattr(sys, "stdout", screen)

@@ -113,7 +113,7 @@ def test_export_writes_what_records_print(
 
 
 def test_export_of_transactions_writes_what_records_print(run: Any) -> None:
-    """With producers, headers and several timestamps, from Kafka itself."""
+    """They have producers, headers and several timestamps, from Kafka itself."""
     printed = run("records", TXN, "--format", "jsonl").out
     assert run("export", TXN, "-o", "-").out == printed != ""
 
@@ -214,7 +214,7 @@ def test_names_are_in_camel_case() -> None:
     ids=repr,
 )
 def test_whatever_is_in_a_line_it_is_strict_json(value: Any) -> None:
-    """Also what orjson refuses."""
+    """This includes values that orjson refuses."""
     strict(dumps({"value": value}).decode())
 
 

@@ -53,7 +53,7 @@ def begins_right(partition: Any, isolation: str) -> None:
 def test_last_records_begin_where_there_are_so_many(
     tmp_path: Path, magic: int, codec: str, is_damaged: bool
 ) -> None:
-    """Also within a batch, and over damage."""
+    """They may begin within a batch, and over damage."""
     path = write_store(tmp_path / "store", RECORDS, magic, codec, **SMALL)
     if is_damaged:
         log = logs_in(path)[0]

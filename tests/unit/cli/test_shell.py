@@ -35,7 +35,7 @@ def test_completion_prints_a_script(run: Any, shell: str, tmp_path: Path) -> Non
 
 
 def completions(shell: str, words: str) -> list[str]:
-    """What the shell is answered for a line that ends at its last character."""
+    """Completions for a line whose cursor is at its end."""
     env = os.environ | {
         VARIABLE: f"{shell}_complete",
         "COMP_WORDS": words,

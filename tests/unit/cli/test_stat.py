@@ -14,7 +14,7 @@ from support.values import new_partition, timestamp_of, write_store
 
 
 def test_stat_counts_records_by_magic_and_codec(run: Any, tmp_path: Path) -> None:
-    """Of partitions, and of files."""
+    """This holds for partitions and for files."""
     partition = write_store(tmp_path / "store", RECORDS, 2, "lz4", call=20, **SMALL)
     [line] = run("stat", partition.parent, "--format", "jsonl").json
     assert line["records"] == RECORDS
@@ -57,7 +57,7 @@ def test_stat_sums_up(run: Any, store: Path) -> None:
 
 
 def test_stat_reads_on_behind_damage(run: Any, partition: Path) -> None:
-    """With `skip`: the batches behind it count, and the end says what is missing."""
+    """`skip` does so: the batches after it count, and the end says what is missing."""
     log = logs_in(partition)[1]
     flip_bit(log, 8 * 30)
     first, following = frames(log)[:2]

@@ -1,4 +1,4 @@
-"""What is suggested in place of a subcommand or an option that there is not."""
+"""Suggestions for unknown subcommands and options."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_slip_in_a_name_leads_to_no_change(name: str) -> None:
 def test_a_word_is_answered_with_what_was_meant(
     run: Any, words: str, meant: str
 ) -> None:
-    """Of other tools, and slips of the keys; with status 2."""
+    """It covers names in other tools, and typing errors; the status is 2."""
     for word in words.split():
         result = run(word, "x")
         assert result.status == 2
@@ -144,7 +144,7 @@ def test_what_it_does_not_do_is_answered_with_what_does(
 def test_an_option_is_answered_with_what_was_meant(
     run: Any, arguments: str, said: str
 ) -> None:
-    """As other tools call it, and slips of the keys; with status 2."""
+    """It covers names in other tools, and typing errors; the status is 2."""
     result = run(*arguments.split())
     assert (result.status, said in result.err) == (2, True), result.err
 
@@ -163,7 +163,7 @@ def test_an_option_is_answered_with_what_was_meant(
 def test_no_option_is_suggested_that_writes_or_only_looks_alike(
     run: Any, arguments: str
 ) -> None:
-    """What replaces a file, asks nothing or writes is not suggested."""
+    """Options that replace a file, skip a question or write are never suggested."""
     result = run(*arguments.split())
     assert result.status == 2
     assert "did you mean" not in result.err

@@ -115,7 +115,7 @@ def test_heads_and_totals_are_bold_on_a_terminal(
 def test_tables_of_a_store_fit(
     run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, width: int, name: str
 ) -> None:
-    """With long names of topics and groups; the same note is printed once."""
+    """Names of topics and groups may be long; the same note is printed once."""
     with logstore.open(tmp_path) as store:
         for topic in ("orders", "a-long-name-" * 10):
             store.create_topic(topic, partitions=2)[0].append(b"x")

@@ -35,19 +35,19 @@ RECORD = logstore.Record(
     ],
 )
 def test_fields_and_escapes(text: str, shown: bytes) -> None:
-    """Those of kcat's `-f`; bytes are bytes."""
+    """The fields are those of kcat's `-f`; bytes stay bytes."""
     assert compiled(text)("topic", 3, RECORD) == shown
 
 
 def test_null_is_empty_and_its_length_is_minus_one() -> None:
-    """As kcat prints it; a file that no name tells the partition of has none."""
+    """kcat prints the same; a file whose name gives no partition has none."""
     record = logstore.Record(0, -1, None, None, ())
     assert compiled("%k|%s|%K|%S|%t|%p")(None, None, record) == b"||-1|-1||"
 
 
 @pytest.mark.parametrize("text", ["%q", "%", r"\q", "a%"])
 def test_what_there_is_not_is_a_usage_error(text: str) -> None:
-    """With the fields that there are."""
+    """The message lists the existing fields."""
     with pytest.raises(click.UsageError):
         compiled(text)
 

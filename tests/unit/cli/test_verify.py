@@ -48,7 +48,7 @@ def test_verify_threads(run: Any, partition: Path) -> None:
 
 
 def test_verify_prints_problems_last(run: Any, tmp_path: Path) -> None:
-    """Behind the notes, and the counts behind both."""
+    """Behind the notes, and the counts after both."""
     path = write_store(tmp_path / "store", RECORDS, magic=2, **SMALL)
     flip_bit(logs_in(path)[0], 8 * 30)
     with logstore.open(path.parent) as store:
@@ -63,8 +63,8 @@ def test_verify_prints_problems_last(run: Any, tmp_path: Path) -> None:
 
 
 def test_verify_groups_notes(run: Any, tmp_path: Path) -> None:
-    """Those that say the same of several files are a line, with `--verbose` one each;
-    JSON lines have them all."""
+    """Equal notes about several files share a line; `--verbose` prints one each; JSON
+    lines have all."""
     path = tmp_path / "store"
     with logstore.open(path) as store:
         for part in store.create_topic("t", partitions=4):

@@ -1,4 +1,4 @@
-"""What the tests of consumers share; `path`, a store, is a fixture of each file."""
+"""Shared parts of the consumer tests; `path`, a store, is a fixture of each file."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def broker(tmp_path: Path) -> OffsetsTopic:
 def test_offsets_are_committed_in_the_partition_of_the_group(
     source: Path, broker: OffsetsTopic
 ) -> None:
-    """With the time of the call, without what belongs to another log; offsets of other
+    """They have the time of the call, without those of another log; offsets of other
     partitions and of other groups stay."""
     number = partition_of_group("g", 3)
     for dry_run in (True, False):

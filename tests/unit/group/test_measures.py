@@ -56,7 +56,7 @@ def test_store_without_groups_has_none(path: Path) -> None:
 
 
 def test_lag_is_from_the_committed_offset_to_the_end(path: Path) -> None:
-    """For the owner, whether it has used the partition or not, and for any other
+    """The owner shows it, whether it has used the partition or not, and any other
     process; it grows with each append, and the members are counted."""
     commit(path, "g", 4)
     row = {"topic": "t", "partition": 0, "current_offset": 4, "lag": 6}
@@ -89,7 +89,7 @@ def test_offset_that_does_not_count_any_more_has_no_lag(path: Path) -> None:
 
 
 def test_prometheus_has_the_names_and_labels_of_kafka_exporter(path: Path) -> None:
-    """With the labels in its order; those of a group are escaped."""
+    """The labels are in its order; those of a group are escaped."""
     commit(path, 'a"b', 4)
     lines = metrics.text(metrics.of_directory(path)).splitlines()
     labels = 'consumergroup="a\\"b",topic="t",partition="0"'

@@ -63,7 +63,7 @@ def test_store_without_groups_has_none(store: Path, tmp_path: Path) -> None:
 
 
 def test_members_partitions_offsets_and_lag_are_shown(store: Path) -> None:
-    """Of two members in this process."""
+    """Two members of this process are shown."""
     with consumer(store, instance="first") as one, consumer(store) as two:
         settle(one, two)
         assert len(drain(one)) == 10

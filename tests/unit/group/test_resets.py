@@ -77,7 +77,7 @@ def offsets(store: Path, group: str = "g") -> dict[tuple[str, int], int | None]:
 def test_offsets_are_set_where_they_are_meant(
     store: Path, given: dict[str, Any], expected: tuple[int, int]
 ) -> None:
-    """Of each partition of the group, within its log; durable, with no text."""
+    """Each partition of the group is set, within its log; durable, without metadata."""
     commit(store, (T0, 5), (T1, 9))
     changes = [
         OffsetChange("t", 0, 5, expected[0]),
@@ -184,7 +184,7 @@ def test_mutex_that_another_process_keeps_is_a_named_error(
 def test_state_is_read_again_under_the_mutex(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What another one has committed meanwhile is `before`."""
+    """Commits of others in between are `before`."""
     commit(store, (T0, 5))
     locked = resets.Slots.locked
     done: list[bool] = []
@@ -268,7 +268,7 @@ def test_arguments_that_cannot_be_meant_are_refused(
 def test_arguments_of_another_type_are_refused(
     store: Path, given: dict[str, Any]
 ) -> None:
-    """As everywhere."""
+    """They raise TypeError, as everywhere."""
     commit(store, (T0, 5))
     with pytest.raises(TypeError):
         reset_offsets(store, "g", **given, dry_run=False)

@@ -59,7 +59,7 @@ def test_process_that_has_ended_is_not_running() -> None:
 def test_locks_of_other_open_files_are_listed_in_order(
     tmp_path: Path, begin: int, end: int, expected: list[int]
 ) -> None:
-    """Of several files; those of the file that asks are none of others."""
+    """This covers several files; locks of the file that asks are left out."""
     path = tmp_path / "file"
     path.touch()
     fds = [os.open(path, os.O_RDWR) for _ in range(3)]

@@ -106,8 +106,8 @@ def test_open_of_a_name_that_is_replaced_meanwhile_gives_the_new_file(
 
 
 def test_open_of_a_file_with_several_names_gives_a_copy_of_it(tmp_path: Path) -> None:
-    """What is written through one name is not read through the others, unless the
-    caller wants that."""
+    """Bytes written through one name are not read through the others, unless the caller
+    wants that."""
     original, copy = _shared(tmp_path)
     root = Directory.open_root(Files(), str(copy))
     fd = root.open("f", write=True, keep_links=True)

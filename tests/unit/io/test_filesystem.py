@@ -170,7 +170,7 @@ def test_file_beside_those_of_the_owner_is_as_open_as_they_are(
 def test_directory_that_others_may_write_to_gets_no_file_beside(
     tmp_path: Path,
 ) -> None:
-    """That its group may is right only if the owner's files say so."""
+    """A writable group is accepted only if the owner's files have the same."""
     (tmp_path / OWNER).touch(0o600)
     for mode in (0o777, 0o770):
         tmp_path.chmod(mode)

@@ -115,7 +115,7 @@ def test_holder_describes_itself(tmp_path: Path, root: Directory) -> None:
 
 
 def test_time_of_the_end_is_known(tmp_path: Path, root: Directory) -> None:
-    """Of a holder that gave the lock back; not of one that was killed."""
+    """It is known for a holder that released the lock; not for one that was killed."""
     before = time.time_ns() // 1_000_000
     logstore.open(tmp_path).close()
     until = state_of(root).until
@@ -131,7 +131,7 @@ def test_time_of_the_end_is_known(tmp_path: Path, root: Directory) -> None:
 def test_holder_that_is_killed_is_described_no_more(
     tmp_path: Path, root: Directory
 ) -> None:
-    """What the file says counts as long as its process has locked a byte of it."""
+    """Its description counts as long as its process has locked a byte of the file."""
     with holder(tmp_path) as process:
         process.kill()
         process.wait()
@@ -279,7 +279,7 @@ def test_holder_is_described_though_the_last_one_is_dying(
 
 
 def test_nobody_waits_for_a_byte_that_cannot_be_locked(tmp_path: Path) -> None:
-    """As on a file system without such locks."""
+    """Some file systems have no such locks."""
 
     class Refusing(Files):
         def lock_byte(self, fd: int, pos: int) -> bool:
@@ -294,7 +294,7 @@ def test_nobody_waits_for_a_byte_that_cannot_be_locked(tmp_path: Path) -> None:
 def test_long_wait_is_told_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """For whom, since when, and for how long."""
+    """The warning has the holder, its start, and the length of the wait."""
     with (
         holder(tmp_path) as process,
         caplog.at_level(logging.WARNING, logger="logstore"),

@@ -18,7 +18,7 @@ def refused(_: Callable[..., Any], __: tuple[Any, ...]) -> int:
 
 
 def lost(_: Callable[..., Any], __: tuple[Any, ...]) -> int:
-    """As a thread that finds no memory for its first call."""
+    """Stand for a thread that finds no memory for its first call."""
     return 1
 
 

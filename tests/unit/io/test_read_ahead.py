@@ -163,7 +163,7 @@ def test_local_segment_ends_the_reading_ahead(make: Callable[..., Log]) -> None:
 
 
 def test_read_of_many_blocks_requests_them_at_once(make: Callable[..., Log]) -> None:
-    """Those that may run at once, before it waits for the first."""
+    """It requests as many as may run at once before it waits for the first."""
     log = make(30 * BLOCK)
     gate = threading.Barrier(8)
 
@@ -220,7 +220,7 @@ def test_failure_before_the_block_is_needed_is_not_raised(
 def test_short_answer_ends_the_read_and_is_requested_again(
     make: Callable[..., Log],
 ) -> None:
-    """As the end of a file."""
+    """It is treated like the end of a file."""
     log = make(4 * BLOCK)
     log.answer = lambda segment, pos, size: min(size, BLOCK + 100 - pos)
     assert log.get(0, 0, 3 * BLOCK) == BLOCK + 100

@@ -34,7 +34,7 @@ LONG_S = 10.0
 
 
 class Interrupt(BaseException):
-    """As KeyboardInterrupt, but nobody else's."""
+    """Like KeyboardInterrupt, but raised by these tests only."""
 
 
 @pytest.fixture
@@ -46,8 +46,8 @@ def root(tmp_path: Path) -> Directory:
 
 @pytest.fixture(autouse=True)
 def shared(monkeypatch: pytest.MonkeyPatch) -> Reports:
-    """Those of the process, as if nothing else waited in it: other tests may have left
-    stores open."""
+    """Reports of the process, as if nothing else waited in it: other tests may have
+    left stores open."""
     gc.collect()
     monkeypatch.delitem(module._shared, "", raising=False)
     return module.reports_of(Files())
@@ -245,7 +245,7 @@ def test_reports_that_another_call_has_read_wake_the_reader(
 
 
 def test_wake_ends_the_wait_of_the_reader_and_of_others(root: Directory) -> None:
-    """Also one that begins later."""
+    """This includes a wait that begins later."""
     for count in (1, 3):
         many = [Waiter(root, "a") for _ in range(count)]
         for one in many:
@@ -257,8 +257,8 @@ def test_wake_ends_the_wait_of_the_reader_and_of_others(root: Directory) -> None
 
 
 def test_no_wakeup_is_lost(root: Directory) -> None:
-    """Of several threads that wait, with and without a limit, while others read, add
-    and end watches: each file that is made wakes whom it concerns, at once."""
+    """Several threads wait, with and without a limit, while others read, add and end
+    watches: each created file wakes its waiters at once."""
     rng = random.Random(5)
     names = [str(number) for number in range(6)]
     for name in names:
@@ -551,7 +551,7 @@ def test_watch_is_refused_inside_the_addition_of_another(
 
 
 def test_child_of_a_fork_takes_no_reports_of_its_parent(root: Directory) -> None:
-    """What waits there looks by time; what is made there has an instance of its own."""
+    """A waiter of the parent looks by time; a new one has another instance."""
     wakeups = Wakeups(root.files, [root.child("a")])
     asleep = Waiter(root, "b")
     asleep.start()

@@ -45,8 +45,8 @@ def test_background_task_that_finds_no_memory_is_run_again(
 def test_background_thread_that_has_not_run_yet_is_enough(
     scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is planned before it runs needs no second one: that there is none to be had
-    would be told of an append whose records are in."""
+    """Work planned before it runs needs no second thread: an error about that one would
+    reach an append whose records are written."""
     begun: list[Callable[[], None]] = []
 
     def begin(work: Callable[[], None], arguments: tuple[object, ...]) -> int:

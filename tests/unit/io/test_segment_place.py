@@ -80,8 +80,8 @@ def closed(segment: Segment) -> Segment:
 
 
 def test_file_in_the_place_of_another_one_is_not_read(closed: Segment) -> None:
-    """Also if it has the same name and the same bytes: another process has put it
-    there. The place of the segment's own file is found by its inode number."""
+    """This holds even if it has the same name and the same bytes: another process has
+    put it there. The place of the segment's own file is found by its inode number."""
     path = Path(closed.path)
     closed.file.inode = path.stat().st_ino
     kept = path.with_suffix(".kept")

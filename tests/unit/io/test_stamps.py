@@ -32,7 +32,7 @@ def root(request: pytest.FixtureRequest, tmp_path: Path) -> Directory:
 
 
 def numbers(path: Path) -> tuple[int, int, int, int]:
-    """What a look finds of a file."""
+    """Numbers that a look finds for a file."""
     info = path.lstat()
     return info.st_ino, info.st_mtime_ns, info.st_ctime_ns, info.st_size
 

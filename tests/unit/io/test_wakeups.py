@@ -260,7 +260,7 @@ def test_directory_that_is_gone_is_not_watched(root: Directory) -> None:
 
 
 def test_descriptors_are_closed_with_the_last_reference(tmp_path: Path) -> None:
-    """Of a follower that nobody reads any more; and by `close`."""
+    """The follower is unreferenced, or `close` closes them."""
     files = Counting()
     root = root_in(tmp_path, files)
     one, two = Wakeups(files, [root]), Wakeups(files, [root], is_wakeable=True)
@@ -275,7 +275,7 @@ def test_descriptors_are_closed_with_the_last_reference(tmp_path: Path) -> None:
 
 
 def test_refused_watch_is_an_error_of_the_system(tmp_path: Path) -> None:
-    """With its number."""
+    """The error has its number."""
     files = Files()
     fd = files.new_watch()
     (tmp_path / "file").touch()
@@ -294,7 +294,7 @@ def test_refused_watch_is_an_error_of_the_system(tmp_path: Path) -> None:
 
 
 def test_signal_since_the_last_wait_is_not_missed(root: Directory) -> None:
-    """Of any signal; nothing is watched, and no descriptor is open."""
+    """Any of the signals counts; nothing is watched, and no descriptor is open."""
     one, two = Signal(), Signal()
     wakeups = Wakeups(root.files, [root], [one, two])
     assert wakeups.fd == -1
@@ -391,7 +391,7 @@ def test_thread_serves_at_its_start_and_when_it_is_woken(service: Service) -> No
 
 
 def test_thread_wakes_by_what_it_watches(root: Directory) -> None:
-    """As long as the reports are not taken, it is called again."""
+    """It is called again as long as the reports are not read."""
     service = Service(root)
     service.thread.start(Watch(root, native.WATCH_RENAMES))
     assert service.is_called()
@@ -465,7 +465,7 @@ def test_thread_ends_with_the_object_that_it_serves(root: Directory) -> None:
 
 
 def test_thread_may_stop_itself(root: Directory) -> None:
-    """As a store that is closed by a call in its thread."""
+    """A store may be closed by a call in its thread."""
     service = Service(root)
     service.error = SystemExit()
     thread = service.thread
@@ -478,7 +478,7 @@ def test_thread_may_stop_itself(root: Directory) -> None:
 def test_thread_that_cannot_be_started_is_a_named_error(
     root: Directory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With what is missing then, and the limits to look at."""
+    """It names the missing resource, and the limits to check."""
 
     def refuse(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")

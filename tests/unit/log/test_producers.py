@@ -73,7 +73,8 @@ def test_sequences_of_one_producer_as_kafka_takes_them() -> None:
 
 
 def test_sequences_go_on_at_zero_after_the_largest() -> None:
-    """Also inside a batch; what lies before is known as a duplicate there, too."""
+    """This happens even inside a batch; earlier sequences are known as duplicates
+    there, too."""
     log = Log()
     assert log.append((0, LAST - 1, 1)) == range(1)
     assert log.append((0, LAST, 1)) == range(1, 2)
@@ -145,7 +146,7 @@ def test_duplicate_beside_a_batch_without_a_producer_is_refused() -> None:
 
 
 def test_batch_outside_of_a_transaction_of_the_same_call_is_refused() -> None:
-    """As if the batches came one by one: it may come after the marker."""
+    """The result is that of separate calls: it may come after the marker."""
     log = Log()
     inside = SentBatch(1, 0, 0, 1, NOW, is_transactional=True)
     plain = SentBatch(1, 0, 1, 1, NOW)
@@ -176,7 +177,7 @@ def test_transaction_begins_where_the_longer_state_has_its_first_batch() -> None
 
 
 def test_marker_ends_a_transaction_and_raises_the_epoch() -> None:
-    """With a raised epoch the next batch begins at 0."""
+    """The next batch of the raised epoch begins at 0."""
     producers = Producers(0)
     producers.add(SentBatch(1, 0, 0, 2, NOW, is_transactional=True), 1)
     with pytest.raises(UnsupportedError, match="transaction open since offset 0"):

@@ -1,4 +1,4 @@
-"""Damage, and reading behind it: what an error says, and what the index has to do with
+"""Damage, and reading after it: what an error says, and what the index has to do with
 it (nothing)."""
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def damage(path: Path, batch: Any, how: str, index: str, rng: random.Random) -> 
 def until_damage(
     found: Iterator[int], start: int
 ) -> tuple[int, logstore.CorruptRecordError | None]:
-    """(one past the last that was delivered, the error behind it)."""
+    """(one past the last that was delivered, the error after it)."""
     offset = start
     try:
         for got in found:
@@ -167,7 +167,7 @@ def test_skipping_goes_on_from_any_start(
 def test_time_is_looked_up_behind_damage(
     tmp_path: Path, whole: tuple[Path, list[Any]]
 ) -> None:
-    """With "skip"; else nobody knows whether a record in it would be the first."""
+    """This needs "skip"; else a record in the damage might be the first."""
     path, batches = whole
     with logstore.open(path, read_only=True) as store:
         if store["orders"][0].get(0).timestamp is None:

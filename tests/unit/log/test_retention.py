@@ -78,7 +78,7 @@ def test_retention_by_age_is_strict(tmp_path: Path, now: int, gone: int) -> None
 
 
 def test_retention_by_age_stops_at_the_first_young_segment(tmp_path: Path) -> None:
-    """What lies behind a segment that stays, stays."""
+    """Segments after a segment that stays are kept, too."""
     with logstore.open(tmp_path) as store:
         partition = segmented(store, [100, 5000, 100, 100], retention_ms=1000)
         store.topic("orders").apply_retention(now_ms=2000)
@@ -138,7 +138,8 @@ def test_retention_minus_one_keeps_everything(tmp_path: Path) -> None:
 
 
 def test_dry_run_tells_and_deletes_nothing(tmp_path: Path) -> None:
-    """What would go, without a change, also in a read-only store."""
+    """It returns the segments to delete, without a change, even in a read-only
+    store."""
     with logstore.open(tmp_path) as store:
         partition = segmented(store, [1] * 5, retention_bytes=200)
         told = store.topic("orders").apply_retention(dry_run=True)
@@ -296,7 +297,7 @@ def test_delete_before_out_of_range_raises(tmp_path: Path, bad: int) -> None:
 @every_magic
 @pytest.mark.parametrize("start", [1, 7, 20, 30])
 def test_delete_before_survives_a_crash(tmp_path: Path, magic: int, start: int) -> None:
-    """What was deleted does not come back."""
+    """Deleted records do not come back."""
     with logstore.open(tmp_path / "live") as store:
         partition = new_partition(store, magic, segment_bytes=400)
         fill(partition, 30)
@@ -429,7 +430,7 @@ def in_all_ways(partition: logstore.Partition) -> list[list[int]]:
 def test_log_that_was_cut_in_a_gap_goes_on_where_it_was_cut(
     tmp_path: Path, magic: int, codec: str, layout: str, appends: bool
 ) -> None:
-    """The next offset is the one that was cut to, not the one behind the last record
+    """The next offset is the one that was cut to, not the one after the last record
     that is there: all ways to append agree on that, and so does the next opening. What
     is missing between the two is no damage, before the next append either."""
     for target in (3, 4, 5, 6, 7, 8):
@@ -518,7 +519,7 @@ def test_cut_in_a_gap_ends_before_it_where_no_segment_can_begin(
 
 
 def test_cut_in_a_gap_moves_no_start(tmp_path: Path) -> None:
-    """Where the log starts in the gap, it does so behind the cut."""
+    """Where the log starts in the gap, it does so after the cut."""
     compacted(tmp_path, 1, "none", "one segment")
     with open_store(tmp_path, _files=Unsynced()) as store:
         partition = store.topic("orders")[0]
@@ -555,7 +556,7 @@ def test_truncate_to_the_end_changes_nothing(tmp_path: Path) -> None:
 
 @every_magic
 def test_truncate_survives_a_crash(tmp_path: Path, magic: int) -> None:
-    """What was dropped does not come back, and what came then is there."""
+    """Dropped records do not come back, and later ones are there."""
     with logstore.open(tmp_path / "live") as store:
         partition = new_partition(store, magic, segment_bytes=400)
         fill(partition, 40)

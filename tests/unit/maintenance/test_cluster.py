@@ -1,4 +1,4 @@
-"""What the files of a KRaft broker say of its cluster: topics, and feature levels."""
+"""Cluster data in the files of a KRaft broker: topics, and feature levels."""
 
 from __future__ import annotations
 

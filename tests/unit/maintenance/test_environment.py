@@ -123,7 +123,7 @@ class Nameless(Files):
 
 @pytest.mark.parametrize("table", ["", "other:x:3999999999:1::/:\n", "bad\n:\n\n"])
 def test_a_user_without_a_name_is_a_number(path: Path, table: str) -> None:
-    """As in a container."""
+    """Containers have such users."""
     files = Nameless()
     files.tables = table, table
     (owner,) = [

@@ -40,7 +40,7 @@ LOG = f"/s/orders-0/{0:020d}.log"
 def test_problem_touches_records_by_its_kind_and_place(
     kind: str, path: str, touches: bool
 ) -> None:
-    """What cannot be read or understood touches them if it is a log."""
+    """An unreadable or unknown file touches them if it is a log."""
     assert Finding(CONTENTS, kind, PROBLEM, path, "").touches_records is touches
     assert not Finding(CONTENTS, kind, NOTE, path, "").touches_records
 

@@ -53,7 +53,7 @@ def test_files_that_a_broker_refuses(name: str, is_refused: bool) -> None:
 
 
 def test_directory_has_one_meaning() -> None:
-    """For logstore and for a broker."""
+    """The meaning is the same for logstore and for a broker."""
     assert foreign_text("orders-5") == foreign_text("remote-log-index-cache") == ""
     assert "takes it for orders-5" in foreign_text("orders-+5")
     assert "refuses to start" in foreign_text("orders-x")

@@ -183,7 +183,7 @@ def test_append_arrow_without_timestamps_is_now(tmp_path: Path) -> None:
 
 
 def test_append_arrow_ignores_what_reading_gives(tmp_path: Path) -> None:
-    """What read_arrow (and Spark) gives can be appended again as it is."""
+    """Tables of read_arrow (and Spark) can be appended again unchanged."""
     names = ("offset", "timestamp", "key", "value", "timestampType", "headers")
     with logstore.open(tmp_path) as store:
         partition = new_partition(store, 2)
@@ -242,8 +242,8 @@ BAD_TYPES = {
 def test_append_arrow_of_another_type_raises_type_error(
     tmp_path: Path, name: str
 ) -> None:
-    """What is no table, or a column of a wrong type, is a TypeError; nothing is
-    written."""
+    """An argument that is not a table, or a column of a wrong type, is a TypeError;
+    nothing is written."""
     with logstore.open(tmp_path) as store:
         partition = new_partition(store, 2)
         with pytest.raises(TypeError):
@@ -279,7 +279,7 @@ def test_append_arrow_of_null_and_empty_headers_has_none(tmp_path: Path) -> None
 def test_append_arrow_of_headers_in_old_magic_raises_unsupported(
     tmp_path: Path, magic: int
 ) -> None:
-    """As append does; a column of empty lists is none."""
+    """`append` does the same; a column of empty lists counts as no headers."""
     with logstore.open(tmp_path) as store:
         partition = new_partition(store, magic)
         some = pa.array([[], [{"key": "a", "value": b"x"}]], HEADERS)

@@ -179,8 +179,8 @@ def test_batches_end_before_a_column_is_full(
 def test_reader_that_failed_goes_on_failing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What came before is given out whole; then the error, each time it is asked: an
-    end would look as if nothing else were there."""
+    """Earlier records are delivered whole; then each call raises the error: an end
+    would look as if nothing else were there."""
     write_store(tmp_path, 60, 2, call=5)
     partition = logstore.open(tmp_path, read_only=True).topic("orders")[0]
     wanted = [(r.key, r.value) for r in partition.read()]
@@ -209,7 +209,7 @@ def test_reader_that_failed_goes_on_failing(
 @pytest.mark.thorough
 @pytest.mark.slow
 def test_records_that_pass_2_gib_together_are_read(tmp_path: Path) -> None:
-    """Each in a batch of its own."""
+    """Each in a separate batch."""
     sizes = [900 << 20, 1300 << 20]
     with logstore.open(tmp_path) as store:
         partition = new_partition(store, 2, max_message_bytes=(1 << 31) - 1)

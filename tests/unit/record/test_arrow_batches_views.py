@@ -118,7 +118,7 @@ def test_views_have_the_bounds_of_plain_columns(
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.usefixtures("small_reads")
 def test_views_of_a_topic(tmp_path: Path, threads: int) -> None:
-    """With columns topic and partition, in several threads."""
+    """They have the columns topic and partition, in several threads."""
     with logstore.open(tmp_path) as store:
         config = logstore.TopicConfig(message_format=2, segment_bytes=2000)
         topic = store.create_topic("orders", partitions=3, config=config)
@@ -134,7 +134,7 @@ def test_views_of_a_topic(tmp_path: Path, threads: int) -> None:
 @few_formats
 @pytest.mark.usefixtures("small_reads")
 def test_views_before_and_after_damage(tmp_path: Path, magic: int, codec: str) -> None:
-    """What was read before is right after the reads that search behind the damage."""
+    """Views read earlier stay right after the reads that search after the damage."""
     directory = write_store(tmp_path, 60, magic, codec, call=5)
     log = logs_in(directory)[0]
     bad = frames(log)[4]
@@ -197,7 +197,7 @@ def test_views_go_through_ipc(tmp_path: Path) -> None:
 
 
 def test_views_can_be_appended(tmp_path: Path) -> None:
-    """What was read from one partition goes into another."""
+    """Rows read from one partition go into another."""
     write_store(tmp_path / "from", 100, 2, "none", call=9)
     source = open_orders(tmp_path / "from")
     with logstore.open(tmp_path / "to") as store:
@@ -272,7 +272,7 @@ def test_memory_is_used_again_when_no_array_has_it(tmp_path: Path) -> None:
 
 
 def test_memory_keeps_no_more_than_its_bound() -> None:
-    """What a consumer has collected and dropped is not all kept."""
+    """Blocks that a consumer has collected and dropped are not all kept."""
     memory = arrow_batches.Memory()
     blocks = [memory.take("value", 4 << 20) for _ in range(9)]
     blocks.clear()

@@ -163,7 +163,7 @@ def test_more_rows_than_bytes_are_a_named_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("first", [0, 1, 3])
 def test_columns_of_nulls_are_nulls(tmp_path: Path, first: int) -> None:
-    """Of no type, or of one; in slices."""
+    """They may have no type, or one; in slices."""
     with logstore.open(tmp_path) as store:
         partition = new_partition(store, 2)
         for kind in (pa.null(), pa.binary(), pa.large_string()):
@@ -182,7 +182,7 @@ def test_columns_of_nulls_are_nulls(tmp_path: Path, first: int) -> None:
 
 
 def test_timestamps_stand_anywhere(tmp_path: Path) -> None:
-    """Also where a message of IPC begins at an odd address."""
+    """This holds even if a message of IPC begins at an odd address."""
     data = pa.py_buffer(b"?" + struct.pack("<4q", 1, 2, 3, 4)).slice(1)
     times = pa.Array.from_buffers(pa.int64(), 4, [None, data])
     batch = pa.RecordBatch.from_arrays([THREE, times.slice(1)], ["value", "timestamp"])

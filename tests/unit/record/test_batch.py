@@ -15,7 +15,7 @@ from support.values import config_of, expected, fill
 def test_chunk_with_a_limit_ends_behind_its_last_record(
     tmp_path: Path, codec: str, limit: int
 ) -> None:
-    """Also inside of a batch; the next fetch goes on with the next record."""
+    """It may end inside of a batch; the next fetch continues with the next record."""
     with logstore.open(tmp_path) as store:
         partition = store.create_topic("orders", config=config_of(2, codec))[0]
         fill(partition, 9, call=4)

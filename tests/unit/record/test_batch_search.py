@@ -31,7 +31,7 @@ def found(data: bytes) -> list[tuple[int, bool]]:
 @pytest.mark.parametrize("magic", [0, 1, 2])
 @pytest.mark.parametrize("before", [b"", b"\0", b"\2" * 40, bytes(300), b"x" * 999])
 def test_batch_is_found_behind_anything(magic: int, before: bytes) -> None:
-    """Also two of them, of each format."""
+    """This holds even for two of them, of each format."""
     one, two = batch(magic), batch(magic, 6)
     assert len(one) >= BATCH_BYTES_MIN
     places = [at for at, is_whole in found(before + one + two) if is_whole]
@@ -51,7 +51,7 @@ def test_changed_byte_makes_it_none(magic: int) -> None:
 
 
 def test_batch_without_its_end_may_be_one() -> None:
-    """As far as its header says."""
+    """Its header decides."""
     data = batch(2)
     cut = found(data[:-1])
     assert cut[0] == (0, False)

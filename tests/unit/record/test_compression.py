@@ -72,7 +72,7 @@ def _is_between_chunks(stream: bytes, cut: int) -> bool:
 
 
 def test_xerial_streams_are_read_one_behind_another() -> None:
-    """As Java's reader does, where a block may begin."""
+    """Java's reader does so, at the bounds of blocks."""
     parts = [text(size) for size in (70_000, 0, 1, 300)]
     stream = b"".join(compress(SNAPPY, part, 2, 3) for part in parts)
     assert opened(SNAPPY, stream) == b"".join(parts)
@@ -98,8 +98,8 @@ def test_skippable_frames_of_zstd_are_left_out(low: int) -> None:
 
 
 def test_gzip_members_are_read_one_behind_another() -> None:
-    """As Java's reader does, also over the pieces of the input; what is no member
-    behind the last is left alone."""
+    """Java's reader does so, even across the pieces of the input; bytes after the last
+    member that are not a member are ignored."""
     parts = [text(size) for size in (70_000, 0, 1, SIZE // 2, 300)]
     stream = b"".join(gzip.compress(part) for part in parts)
     assert opened(GZIP, stream) == b"".join(parts)
@@ -150,7 +150,7 @@ def test_small_stream_takes_no_memory_for_the_limit() -> None:
 
 @every_codec
 def test_result_stays_when_the_codec_is_used_again(codec: int) -> None:
-    """What a call returns is not memory that a later call writes to."""
+    """Later calls do not write to the memory of a result."""
     first, second = text(90_000), text(90_001)
     stream = compress(codec, first, 2, 3)
     kept = bytes(stream)
@@ -185,7 +185,7 @@ def test_zstd_frame_may_end_with_its_checksum(frames: int) -> None:
 
 
 def test_zstd_level_is_that_of_the_call() -> None:
-    """Also behind calls with another level, whose context is kept."""
+    """This holds even after calls with another level, whose context is kept."""
     data = text(100_000)
     alone = {
         level: zstandard.ZstdCompressor(level, write_content_size=False).compress(data)

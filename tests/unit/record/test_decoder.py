@@ -18,8 +18,9 @@ from support.values import config_of, every_format, expected, fill
 def test_batch_before_a_broken_frame_is_delivered(
     tmp_path: Path, magic: int, codec: str, damage: str
 ) -> None:
-    """Also a compressed one, which is read alone: what follows it is looked at later.
-    With ``on_corruption="skip"``, those after the damage are delivered, too."""
+    """This includes a compressed batch, which is read alone: later bytes are checked
+    later. With ``on_corruption="skip"``, batches after the damage are delivered,
+    too."""
     with logstore.open(tmp_path) as store:
         partition = store.create_topic("orders", config=config_of(magic, codec))[0]
         fill(partition, 12, call=3)

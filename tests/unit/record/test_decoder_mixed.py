@@ -54,7 +54,7 @@ def test_wrapper_of_another_magic_is_read(
 
 
 def test_wrapper_of_another_magic_is_compacted(tmp_path: Path) -> None:
-    """What stays of it is what it was."""
+    """Its remaining records are unchanged."""
     made(
         tmp_path,
         mixed(1, (0, 0, 0), 0) + message(Item(5, b"k1", b"newer", TIME), 1),

@@ -156,7 +156,7 @@ def test_threads_that_change_a_list_never_change_its_records(
 def test_record_that_is_packed_alone_has_the_bytes_of_a_list(
     magic: int, timestamp_ms: int | None, key: bytes | None
 ) -> None:
-    """With its own time, or the one that is set later."""
+    """The time is its own, or one that is set later."""
     stamps = None if timestamp_ms is None else (timestamp_ms,)
     keys = None if key is None else (key,)
     encoder = Encoder(logstore.TopicConfig(message_format=magic))

@@ -76,7 +76,7 @@ def log_of(*sizes: int) -> tuple[bytes, list[tuple[int, int]]]:
 
 @pytest.mark.parametrize("capacity", [17, 80, 100, 333, 10_000])
 def test_walk_finds_each_batch_with_any_buffer(capacity: int) -> None:
-    """Also batches that are larger than the buffer."""
+    """This includes batches that are larger than the buffer."""
     data, expected = log_of(10, 500, 0, 0, 900, 3, 3, 3, 700)
     walk = walk_of(MemoryFile(data), capacity)
     assert list(places(walk)) == expected
@@ -110,8 +110,8 @@ def test_file_that_is_cut_meanwhile_ends_the_walk() -> None:
 
 
 def test_damage_is_an_error_after_the_batches_before_it() -> None:
-    """With its position in the file; the first offset that is not delivered is that
-    behind them, or what the caller says."""
+    """The error has its position in the file; the first offset not delivered is the one
+    after them, or the caller's."""
     data, expected = log_of(50, 50, 50, 50)
     bad = expected[2][0]
     content = bytearray(data)
@@ -150,7 +150,7 @@ def test_file_that_is_shorter_than_it_says_is_missing() -> None:
 
 
 def test_call_that_stops_in_the_buffer_goes_on_there() -> None:
-    """As one whose output is full; nothing is read for it."""
+    """The caller may have a full output; nothing is read again."""
     data, expected = log_of(1, 1, 1, 1)
     file = MemoryFile(data)
     walk = walk_of(file, 1000)
@@ -241,7 +241,7 @@ def test_read_that_has_no_batch_is_made_again_in_a_whole_buffer() -> None:
 
 
 def test_walk_that_ends_with_its_read_keeps_the_length() -> None:
-    """Reads go on to end with a batch as long as they do."""
+    """Reads continue to end with a batch as long as they do."""
     walk = after(400)
     assert walk.read()
     walk.advance(800, native.STOP_END, 0, 1)

@@ -80,7 +80,7 @@ def test_topic_takes_another_partitioner(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["binary", "large_binary", "string"])
 def test_partitions_of_an_array_are_those_of_its_keys(kind: str) -> None:
-    """Also of a slice; -1 for null."""
+    """This holds even for a slice; null gives -1."""
     pa = pytest.importorskip("pyarrow")
     keys = [None if n % 7 == 3 else f"key-{n}" for n in range(100)]
     array = pa.array(keys).cast(getattr(pa, kind)()).slice(11, 80)

@@ -148,7 +148,7 @@ def frame_byte(data: bytes, pos: int) -> int:
 def test_flipped_bit_raises_and_writes_nothing(
     tmp_path: Path, magic: int, codec: str
 ) -> None:
-    """No damaged batch gets into the log; the leader epoch is written anew anyway."""
+    """No damaged batch gets into the log; the leader epoch is rewritten anyway."""
     data = batches_of(tmp_path / "from", magic, codec, 10)
     with logstore.open(tmp_path / "to") as store:
         partition = new_partition(store)
@@ -195,7 +195,7 @@ def test_unknown_magic_raises_unsupported(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("count", [0, 4, 6, -1, (1 << 31) - 1])
 def test_wrong_record_count_raises_corrupt_record(tmp_path: Path, count: int) -> None:
-    """The header's count is held against the records, behind a right checksum."""
+    """The header's count is held against the records, after a right checksum."""
     data = batches_of(tmp_path / "from", 2, "none", 5)
     bad = fixed_crc(data[:57] + count.to_bytes(4, "big", signed=True) + data[61:])
     with logstore.open(tmp_path / "to") as store:
@@ -396,7 +396,7 @@ def test_timestamp_that_no_append_would_store_is_refused(
 
 
 def test_sequence_number_of_a_producer_is_not_negative(tmp_path: Path) -> None:
-    """As brokers want it; without a producer it is -1."""
+    """Brokers require that; without a producer it is -1."""
     batch = one_batch(tmp_path / "from", 2, "none")
     batch = with_field(batch, ">q", 43, 5)
     with logstore.open(tmp_path / "to") as store:
@@ -444,7 +444,7 @@ NAMED = (
 def test_each_field_at_its_extremes_is_refused_or_read_again(
     tmp_path: Path, field: str, codec: str
 ) -> None:
-    """A named error and nothing written, or the five records and a sound log."""
+    """A named error and nothing written, or the five records and an intact log."""
     batch = one_batch(tmp_path / "from", 2, codec)
     kind, pos = FIELDS[field]
     bits = 8 * struct.calcsize(kind)
@@ -478,7 +478,7 @@ def test_each_field_at_its_extremes_is_refused_or_read_again(
 def test_offset_that_no_record_can_have_loses_none(
     tmp_path: Path, magic: int, codec: str
 ) -> None:
-    """That of a wrapper is its last record's: decoding leaves out the largest."""
+    """The offset of a wrapper is its last record's: decoding leaves out the largest."""
     batch = one_batch(tmp_path / "from", magic, codec)
     with logstore.open(tmp_path / "to") as store:
         partition = new_partition(store, magic)
@@ -551,7 +551,7 @@ def test_checking_and_decompressing_keep_nobody_waiting(
 def test_prepared_batches_are_the_callers_no_more(
     tmp_path: Path, magic: int, codec: str
 ) -> None:
-    """What happens to the buffer between the two steps is of no effect."""
+    """Changes of the buffer between the two steps have no effect."""
     data = bytearray(batches_of(tmp_path / "from", magic, codec, 10))
     prepared = producer_batches.prepare(
         data,

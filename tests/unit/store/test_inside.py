@@ -1,4 +1,4 @@
-"""What the consumer groups see of an open store."""
+"""View of the consumer groups on an open store."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from logstore.store.partition.partition_views import Latest, Turn
 
 @pytest.mark.parametrize("read_only", [False, True])
 def test_topics_are_those_that_exist_now(tmp_path: Path, read_only: bool) -> None:
-    """With their ids, which change if a topic is made again."""
+    """They have their ids, which change if a topic is created again."""
     with logstore.open(tmp_path) as writer:
         writer.create_topic("a", 2)
         reader = logstore.open(tmp_path, read_only=True) if read_only else writer

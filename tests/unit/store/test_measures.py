@@ -36,7 +36,7 @@ def rows(store: logstore.Store) -> list[dict[str, Any]]:
 def test_partition_has_the_same_numbers_before_and_after_its_first_use(
     tmp_path: Path, read_only: bool, count: int
 ) -> None:
-    """Of one segment, and of several."""
+    """It may have one segment, or several."""
     with logstore.open(tmp_path) as store:
         config = config_of(1, segment_bytes=400)
         partition = store.create_topic("orders", config=config)[0]

@@ -278,7 +278,7 @@ def test_two_threads_before_the_first_change_and_three_afterwards(
 
 
 def refuse_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where the process may have so many and no more."""
+    """Refuse every thread, like a limit on threads."""
 
     def refuse(*arguments: object) -> int:
         raise RuntimeError("can't start new thread")
@@ -408,7 +408,7 @@ def test_partition_directory_that_is_a_symlink_is_not_followed(tmp_path: Path) -
 def test_partition_directory_removed_under_the_writer_is_an_error(
     tmp_path: Path,
 ) -> None:
-    """What happens to a partition's directory leads no write elsewhere."""
+    """Changes of a partition's directory lead no write elsewhere."""
     with logstore.open(tmp_path / "data") as store:
         partition = new_partition(store)
         fill(partition, 3)
@@ -425,7 +425,7 @@ def test_partition_directory_removed_under_the_writer_is_an_error(
 def test_store_shows_what_its_documentation_promises_and_nothing_else(
     tmp_path: Path,
 ) -> None:
-    """What its parts need of it is in `StoreContext`, which nobody sees."""
+    """Names that its parts need are in `StoreContext`, which is private."""
     with logstore.open(tmp_path) as store:
         names = {name for name in dir(store) if not name.startswith("_")}
     assert names == {

@@ -209,7 +209,7 @@ def test_close_during_a_read_does_not_close_the_file_under_it(tmp_path: Path) ->
 def test_opening_that_was_refused_and_interrupted_leaves_the_files_of_the_owner(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    """What is left of it is closed when it is forgotten, without the lock."""
+    """Its remains are closed when it is forgotten, without the lock."""
     with logstore.open(tmp_path) as store:
         partition = store.create_topic("orders", config=config_of(2))[0]
         publish(store, partition, 1)

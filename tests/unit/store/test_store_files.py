@@ -77,8 +77,8 @@ def test_open_files_stay_below_the_limit(tmp_path: Path) -> None:
 def test_rolls_and_appends_keep_no_more_files_open_than_the_limit(
     tmp_path: Path,
 ) -> None:
-    """What a roll hands over to readers counts like what they opened themselves, and so
-    does the file of each writer."""
+    """Files handed over to readers by a roll count like those that they opened
+    themselves, and so does the file of each writer."""
     config = logstore.StoreConfig(max_open_files=8)
     with open_store(tmp_path, config=config, _files=Unsynced()) as store:
         topic = store.create_topic("orders", 12, config_of(segment_bytes=100))

@@ -88,7 +88,7 @@ def test_store_that_is_used_is_locked_though_its_thread_is_at_work(
 def test_forgotten_store_that_deleted_a_topic_is_collected(
     tmp_path: pathlib.Path,
 ) -> None:
-    """What is due in a minute (the files of the topic) does not keep it."""
+    """Work due in a minute (deleting the files of the topic) does not keep it alive."""
     store = logstore.open(tmp_path)
     store.create_topic("orders")[0].append(b"1")
     store.delete_topic("orders")
@@ -156,7 +156,8 @@ def test_error_of_a_store_that_another_process_has_names_it(
 def test_stores_that_are_open_at_exit_are_closed(
     tmp_path: pathlib.Path, option: str
 ) -> None:
-    """With a ResourceWarning each; where warnings are errors, the others as well."""
+    """Each gives a ResourceWarning; if warnings are errors, the others are closed as
+    well."""
     code = (
         "import logstore, sys\n"
         "kept = []\n"

@@ -14,7 +14,7 @@ import logstore
 
 
 def _linked(path: Path, to: Path) -> None:
-    """As `cp -al`."""
+    """Link the files like `cp -al`."""
     shutil.copytree(path, to, copy_function=os.link)
 
 

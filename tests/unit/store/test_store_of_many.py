@@ -60,7 +60,7 @@ class Cost:
 
 
 def opening(path: Path, read_only: bool) -> Cost:
-    """What it costs to open a store and the log in it, and to read one record."""
+    """Cost of opening a store and a log in it, and of reading one record."""
     files = FaultyFiles()
     with Cost(files) as cost:
         with open_store(path, read_only=read_only, _files=files) as store:

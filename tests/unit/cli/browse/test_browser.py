@@ -11,7 +11,7 @@ from support.browsing import Hand, browse, terminal
 
 
 def test_the_footer_fits_80_columns(shop: Path) -> None:
-    """Of every screen: help and the end are seen."""
+    """Every screen shows help and quit."""
 
     async def act(hand: Hand) -> None:
         await hand.see("? Help  q Quit")
@@ -43,7 +43,7 @@ def test_help_lists_the_keys_of_a_screen(shop: Path) -> None:
 
 @pytest.mark.parametrize(("key", "status"), [("q", 0), ("ctrl+c", INTERRUPTED)])
 def test_it_ends(shop: Path, key: str, status: int) -> None:
-    """With the status of the other commands, also when interrupted."""
+    """It ends with the status of the other commands, even when interrupted."""
 
     async def act(hand: Hand) -> None:
         await hand.see("2 topics, ")

@@ -1,4 +1,4 @@
-"""What is in a directory, without a screen."""
+"""Contents of a directory, without a screen."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def opened(path: Path, *arguments: tuple[object, ...]) -> Iterator[Catalog]:
 
 
 def test_a_topic_is_the_sum_of_its_partitions(shop: Path) -> None:
-    """As `ls` shows them; the format is that of the first batches."""
+    """Sums are as `ls` shows them; the format is that of the first batches."""
     with opened(shop) as catalog:
         clicks, orders = rows_of(catalog, lambda: None)
     assert (clicks.name, orders.name) == ("clicks", "orders")
@@ -90,7 +90,7 @@ def test_a_damaged_first_batch_is_trouble_of_the_row(shop: Path) -> None:
 
 
 def test_topics_and_partitions_can_be_chosen(shop: Path) -> None:
-    """As by the options of the other commands, and with the same errors."""
+    """They are chosen as by the options of the other commands, with the same errors."""
     with opened(shop, ("ord*",), (1,)) as catalog:
         assert catalog.names() == ["orders"]
         assert catalog.numbers("orders") == (1,)
@@ -102,7 +102,7 @@ def test_topics_and_partitions_can_be_chosen(shop: Path) -> None:
 
 
 def test_new_topics_are_seen(shop: Path) -> None:
-    """Of a store that another process writes."""
+    """Another process may write the store."""
     with opened(shop) as catalog, logstore.open(shop) as store:
         store.create_topic("visits")
         assert catalog.names() == ["clicks", "orders", "visits"]
@@ -124,7 +124,7 @@ def test_a_directory_that_is_gone_is_an_error(shop: Path) -> None:
 
 
 def test_a_directory_of_a_broker_is_a_store(tmp_path: Path) -> None:
-    """With the topics that Kafka wrote; their settings are elsewhere."""
+    """It has the topics that Kafka wrote; their settings are elsewhere."""
     with opened(SLICE / "4.2.0" / "clean") as catalog:
         rows = list(rows_of(catalog, lambda: None))
     assert rows
@@ -146,7 +146,7 @@ def test_a_directory_of_a_broker_is_a_store(tmp_path: Path) -> None:
 def test_what_a_topic_keeps_is_in_a_few_words(
     settings: dict[str, object], text: str
 ) -> None:
-    """What is as everywhere is not told."""
+    """Default settings are not shown."""
     assert policy_text(logstore.TopicConfig(**settings)) == text  # type: ignore[arg-type]
 
 
@@ -166,7 +166,7 @@ def test_problems_are_counted_by_partition(damaged: Path) -> None:
 
 
 def test_files_and_other_names_are_refused(shop: Path, tmp_path: Path) -> None:
-    """With the command that shows them."""
+    """The error names the command that shows them."""
     with pytest.raises(logstore.StoreNotFoundError, match="`logstore-dump records`"):
         check_path(str(shop / "orders-0" / f"{0:020}.log"))
     (shop / "orders-0").rename(tmp_path / "saved")

@@ -42,7 +42,7 @@ sys.exit(main(["browse", sys.argv[1]]))
 
 
 def test_without_textual_it_says_what_to_install(shop: Path) -> None:
-    """With the status of every missing package."""
+    """The status is that of every missing package."""
     words = [sys.executable, "-c", WITHOUT, shop]
     done = subprocess.run(words, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")

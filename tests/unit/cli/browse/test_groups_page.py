@@ -21,8 +21,8 @@ def committed(shop: Path, offset: int = 400) -> logstore.Consumer:
 
 
 def test_groups_have_their_lag_and_members(shop: Path) -> None:
-    """As `groups list` and `groups describe` say it; Enter on a partition shows the
-    records that the group will read next."""
+    """They are as in `groups list` and `groups describe`; Enter on a partition shows
+    the records that the group will read next."""
 
     async def act(hand: Hand) -> None:
         await hand.press("2")
@@ -39,7 +39,7 @@ def test_groups_have_their_lag_and_members(shop: Path) -> None:
 
 
 def test_lag_is_live(shop: Path) -> None:
-    """What the group commits is seen, without a key."""
+    """Commits of the group are shown without a key press."""
     with committed(shop) as consumer:
 
         async def act(hand: Hand) -> None:
@@ -92,7 +92,7 @@ def test_a_group_that_goes_is_a_message(shop: Path, monkeypatch: Any) -> None:
 
 
 def test_groups_of_a_broker_are_shown(tmp_path: Path) -> None:
-    """Those in `__consumer_offsets`."""
+    """They are read from `__consumer_offsets`."""
     with logstore.open(tmp_path) as store:
         config = logstore.TopicConfig(message_format=2)
         key, value = commit_of(12, "billing", "orders")
@@ -108,7 +108,7 @@ def test_groups_of_a_broker_are_shown(tmp_path: Path) -> None:
 
 
 def test_a_damaged_file_of_a_group_is_a_message(shop: Path) -> None:
-    """As `groups list` reports it."""
+    """`groups list` reports it in the same way."""
     committed(shop).close()
     file = shop / layout.group_file("billing")
     file.write_bytes(file.read_bytes() + b"x")

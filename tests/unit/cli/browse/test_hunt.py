@@ -1,4 +1,4 @@
-"""A search through a log: what it finds, how far it is, where it goes on."""
+"""A search through a log: what it finds, how far it is, where it continues."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_key_is_found_exactly(shop: Path) -> None:
 
 
 def test_a_pattern_is_found_in_keys_and_values(shop: Path) -> None:
-    """As `records --grep` does."""
+    """`records --grep` finds the same."""
     with logstore.open(shop, read_only=True) as store:
         view = view_of(store, "clicks")
         selection = Selection(pattern=PATTERN.convert("click 29[0-9]$", None, None))
@@ -54,7 +54,7 @@ def test_damage_is_told_where_it_was_not_searched(damaged: Path) -> None:
 
 
 def test_a_search_stops_with_many_matches_and_goes_on(tmp_path: Path) -> None:
-    """Rows are bounded; the second part begins behind the first, and counts on."""
+    """Rows are bounded; the second part begins after the first, and counts on."""
     with logstore.open(tmp_path) as store:
         store.create_topic("t")[0].append_many([b"x"] * (2 * FOUND_MAX + 10))
         view = view_of(store, "t")

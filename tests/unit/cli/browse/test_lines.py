@@ -1,4 +1,4 @@
-"""What a row shows of keys and values that nobody can trust."""
+"""Rows with untrusted keys and values."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_marks_do_not_pile_up() -> None:
 
 
 def test_wrapped_text_is_the_text() -> None:
-    """Also of characters that take two cells, which no line splits."""
+    """This holds even for characters that take two cells, which no line splits."""
     for text in ("", "x" * 100, "\u6f22\u5b57" * 33, "a\u6f22" * 20):
         pieces = wrapped(text, 11)
         assert "".join(pieces) == text

@@ -52,7 +52,7 @@ def test_a_record_is_shown_as_a_whole(tmp_path: Path) -> None:
 
 
 def test_null_and_empty_are_told_apart(tmp_path: Path) -> None:
-    """Of keys and values."""
+    """Keys and values show the difference."""
     lines = one(tmp_path, None, key=b"")
     assert lines[1:4] == ["key: no bytes", "", "value: null"]
 
@@ -85,7 +85,7 @@ def test_a_value_is_shown_as_what_it_is(
 def test_no_line_has_an_effect_or_is_too_wide(
     tmp_path: Path, value: bytes, mode: str
 ) -> None:
-    """Of keys, values, headers and their names."""
+    """This holds for keys, values, headers and their names."""
     name = value[:200].decode("utf-8", "replace")
     for line in one(tmp_path, value, mode, key=value[:900], headers=[(name, value)]):
         assert line.isprintable()

@@ -178,7 +178,7 @@ def test_one_begins_where_the_command_line_says(shop: Path) -> None:
     [("650", 650), ("-10", 990), ("1700000100000ms", 100), ("9,999", 999)],
 )
 def test_one_jumps_to_an_offset_or_a_time(shop: Path, typed: str, offset: int) -> None:
-    """What `--from` takes."""
+    """All values of `--from` are accepted."""
 
     async def act(hand: Hand) -> None:
         await hand.see("offset 0 of 1,000")
@@ -295,7 +295,7 @@ def test_records_that_go_under_the_reader_are_told(shop: Path) -> None:
 
 
 def test_a_directory_that_goes_is_a_message(shop: Path) -> None:
-    """What was read stays on the screen."""
+    """The records that were read stay on the screen."""
 
     async def act(hand: Hand) -> None:
         await hand.see("offset 0 of 3,000")
@@ -323,7 +323,7 @@ def test_a_record_that_cannot_be_opened_is_a_message(shop: Path) -> None:
 
 
 def test_a_batch_above_the_limit_is_a_message(shop: Path) -> None:
-    """With the option that raises it."""
+    """The message names the option that raises it."""
 
     async def act(hand: Hand) -> None:
         await hand.see("--max-batch-decompressed-bytes")
@@ -446,7 +446,7 @@ def test_a_search_can_be_stopped(shop: Path, monkeypatch: Any) -> None:
 
 
 def test_many_matches_are_shown_in_parts(tmp_path: Path) -> None:
-    """Rows are bounded: `m` goes on."""
+    """Rows are bounded: `m` continues."""
     with logstore.open(tmp_path) as store:
         store.create_topic("t")[0].append_many([b"x%d" % n for n in range(2500)])
 
@@ -484,7 +484,7 @@ def test_a_search_in_a_log_that_goes_is_a_message(shop: Path) -> None:
 
 
 def test_following_shows_what_is_appended(tmp_path: Path) -> None:
-    """As it comes; and no longer when it is switched off."""
+    """Records are shown as they come, until following is switched off."""
     with logstore.open(tmp_path) as store:
         partition = store.create_topic("t")[0]
         partition.append_many([b"old"] * 10)

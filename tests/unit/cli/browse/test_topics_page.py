@@ -22,7 +22,8 @@ def row(hand: Hand, name: str) -> list[str]:
 
 
 def test_topics_are_rows(shop: Path) -> None:
-    """What is known without reading the logs; a wide terminal shows all of it."""
+    """They show all that is known without reading the logs; a wide terminal shows all
+    of it."""
 
     async def act(hand: Hand) -> None:
         await hand.see("2 topics", "first time")
@@ -50,7 +51,7 @@ def test_a_narrow_terminal_has_what_matters(shop: Path) -> None:
 
 
 def test_records_are_counted_when_asked_for(damaged: Path) -> None:
-    """As `stat` counts them, over damage; partitions show it, too."""
+    """They are counted like by `stat`, over damage; partitions show it, too."""
 
     async def act(hand: Hand) -> None:
         await hand.see("≤ 2,000")
@@ -189,7 +190,7 @@ def test_a_store_without_topics_is_no_error(tmp_path: Path) -> None:
 
 
 def test_a_broker_s_directory_is_browsed(tmp_path: Path) -> None:
-    """As Kafka left it."""
+    """The directory is as Kafka left it."""
 
     async def act(hand: Hand) -> None:
         await hand.see("txn", "topics, ")

@@ -62,14 +62,14 @@ def test_parts_forward_are_the_log(shop: Path) -> None:
 
 @pytest.mark.parametrize("count", [13, PART])
 def test_parts_backward_are_the_same_records(shop: Path, count: int) -> None:
-    """As going forward, of a partition and of a topic."""
+    """They equal those read forward, for a partition and for a topic."""
     with logstore.open(shop, read_only=True) as store:
         for view in (view_of(store, "orders", 0), view_of(store, "orders")):
             assert all_backward(view, count) == all_forward(view, PART)
 
 
 def test_a_topic_is_merged_by_time(shop: Path) -> None:
-    """As `Topic.read` delivers it."""
+    """The order is that of `Topic.read`."""
     with logstore.open(shop, read_only=True) as store:
         expected = [(r.partition, r.offset) for r in store.topic("orders").read()]
         assert names(all_forward(view_of(store, "orders"), 33)) == expected
@@ -125,7 +125,7 @@ def test_damage_is_a_row_where_its_records_would_be(
 
 def test_intact_batches_behind_the_end_are_told(shop: Path, tmp_path: Path) -> None:
     """The log of a broker that was killed ends at its first bad batch behind the
-    recovery point. What is behind that may be damage."""
+    recovery point. What is after that may be damage."""
     killed = tmp_path / "killed"
     (killed / "orders-0").mkdir(parents=True, mode=0o700)
     log = killed / "orders-0" / f"{0:020}.log"
@@ -143,7 +143,7 @@ def test_intact_batches_behind_the_end_are_told(shop: Path, tmp_path: Path) -> N
 
 
 def test_records_that_were_deleted_meanwhile_are_told(shop: Path) -> None:
-    """And reading goes on at the start that the log has now."""
+    """And reading continues at the start that the log has now."""
     with logstore.open(shop) as writer, logstore.open(shop, read_only=True) as store:
         view = view_of(store, "clicks")
         place = view.forward(view.starts(), 10).stop
@@ -159,7 +159,7 @@ def test_records_that_were_deleted_meanwhile_are_told(shop: Path) -> None:
 
 
 def test_a_log_that_was_cut_meanwhile_is_told(shop: Path) -> None:
-    """A follower stands behind its end."""
+    """A follower stands after its end."""
     with logstore.open(shop) as writer:
         view = view_of(writer, "clicks")
         place = view.ends()
@@ -204,7 +204,7 @@ def test_at_the_end_there_are_records_before_it(shop: Path) -> None:
 
 
 def test_beside_a_record_are_those_of_its_time(shop: Path) -> None:
-    """Of the partition itself the record is the next."""
+    """The record itself is the next one of its partition."""
     with logstore.open(shop, read_only=True) as store:
         assert view_of(store, "orders").beside(1, 20) == {0: 21, 1: 20}
         assert view_of(store, "orders", 1).beside(1, 20) == {1: 20}
@@ -252,7 +252,7 @@ def test_a_merged_window_goes_on_where_it_was_cut(tmp_path: Path) -> None:
 
 
 def test_a_part_reads_few_records(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of any log it reads a part, forward and backward, and at any place."""
+    """Forward, backward and at any place, only a part of the log is read."""
     taken = 0
     read = logstore.Partition.read
 

@@ -165,8 +165,8 @@ def test_export_writes_what_skip_and_limit_leave(
     limit: int | None,
     count: int,
 ) -> None:
-    """Of all partitions together; the format is that which was asked for, whatever the
-    name of the file is."""
+    """The count is for all partitions together; the format is the requested one,
+    whatever the name of the file."""
     target = tmp_path / f"out.{kind}"
     options = ["--skip", skip] + ([] if limit is None else ["--limit", limit])
     assert run("export", store, "-o", target, *options).status == 0
@@ -186,7 +186,7 @@ def test_export_writes_what_skip_and_limit_leave(
 def test_export_with_a_limit_reads_no_further(
     run: Any, store: Path, tmp_path: Path
 ) -> None:
-    """Damage behind it was not asked for; that of a topic has a limit of its own."""
+    """Damage after it was not asked for; that of a topic has a limit of its own."""
     flip_bit(logs_in(store / "orders-0")[0], 8 * 30)
     for kind in ("jsonl", "parquet"):
         target = tmp_path / f"x.{kind}"

@@ -82,7 +82,7 @@ def random_records(seed: int, count: int = 400) -> list[logstore.Record]:
 def test_lines_are_those_of_the_schema(
     payload: str, times: str, place: tuple[str | None, int | None]
 ) -> None:
-    """What is put together in parts is what `record_line` makes as a whole."""
+    """Lines put together from parts equal those that `record_line` makes as a whole."""
     found = rows_of("jsonl", payload, times).encode(*place, RECORDS)
     lines = [dumps(record_line(*place, r, payload, times)) + b"\n" for r in RECORDS]
     assert found == b"".join(lines)

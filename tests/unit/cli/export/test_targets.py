@@ -109,7 +109,7 @@ def test_every_target_gets_the_lines_of_all_records(
 def test_standard_output_gets_the_rows_and_nothing_else(
     run: Any, store: Path, tmp_path: Path
 ) -> None:
-    """As JSON lines, or what `--format` says."""
+    """The rows are JSON lines, or in the format of `--format`."""
     for kind in ("jsonl", "csv"):
         target = tmp_path / f"x.{kind}"
         assert run("export", store, "-o", target).status == 0

@@ -1,4 +1,4 @@
-"""What a consumer does before it gives a partition up, and after it got one."""
+"""Steps of a consumer before it gives up a partition, and after it got one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a consumer commits, and when that is durable."""
+"""Commits of a consumer, and when they are durable."""
 
 from __future__ import annotations
 
@@ -168,7 +168,8 @@ def test_failed_commit_in_one_call_may_be_there_and_is_synced_later() -> None:
 def test_other_commits_are_made_step_by_step(
     key: Any, given: OffsetAndMetadata
 ) -> None:
-    """With a text or an epoch, and of a partition that may not be the member's."""
+    """This holds for a text or an epoch, and for a partition that may not be the
+    member's."""
     committer, group, _ = made()
     group.has_quick_file = True
     committer.commit({key: given}, durable=True)

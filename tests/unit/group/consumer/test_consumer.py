@@ -47,14 +47,14 @@ def test_poll_delivers_records_with_their_places(path: Path) -> None:
 
 
 def test_all_partitions_have_their_turn(path: Path) -> None:
-    """Also if a call returns less than one has."""
+    """This holds even if a call returns less than one partition has."""
     with consumer(path) as one:
         keys = [next(iter(one.poll(max_records=2))) for _ in range(4)]
     assert set(keys) == {T0, T1}
 
 
 def test_iterator_delivers_one_by_one(path: Path) -> None:
-    """The position is behind the last one; a `poll` continues there."""
+    """The position is after the last one; a `poll` continues there."""
     with consumer(path) as one:
         first = [next(one) for _ in range(4)]
         assert [r.offset for r in first] == [0, 1, 2, 3]
@@ -78,7 +78,7 @@ def test_iterator_follows_a_seek(path: Path) -> None:
 
 
 def test_iterator_waits_for_records(path: Path) -> None:
-    """Of another process, or thread."""
+    """Another process or thread appends them."""
     with consumer(path, durable_only=False) as one:
         drain(one)
         thread = threading.Timer(0.05, appended, (path, b"new"))
@@ -88,7 +88,7 @@ def test_iterator_waits_for_records(path: Path) -> None:
 
 
 def test_poll_waits_for_records(path: Path) -> None:
-    """As long as the caller says."""
+    """It waits as long as the caller says."""
     with consumer(path) as one:
         drain(one)
         assert one.poll(timeout_ms=20) == {}
@@ -216,7 +216,7 @@ def test_offset_past_the_end_is_reset(path: Path) -> None:
 
 
 def test_topic_made_again_is_another_one(path: Path) -> None:
-    """What was committed for the first does not count, though the number would fit."""
+    """Commits for the first topic do not count, though the number would fit."""
     with consumer(path) as one:
         drain(one)
         one.commit({T0: 5, T1: 5})
@@ -256,7 +256,7 @@ def test_damage_is_raised_after_the_records_before_it(path: Path) -> None:
 
 
 def test_commit_takes_offsets_and_metadata(path: Path) -> None:
-    """Of partitions that it has."""
+    """The partitions are assigned to it."""
     with consumer(path) as one:
         one.poll()
         one.commit({T0: 3, T1: OffsetAndMetadata(4, "note", 2)}, durable=False)
@@ -308,7 +308,7 @@ def test_longest_metadata_is_kept(path: Path) -> None:
 
 
 def test_commits_by_itself_when_it_is_time(path: Path) -> None:
-    """What was delivered by the calls before; all of it when it is closed."""
+    """Records delivered by earlier calls are committed; all of them at close."""
     with consumer(path, auto_commit_ms=0) as one, consumer(path, group="h") as other:
         found = one.poll(max_records=3)
         (key,) = found
@@ -322,7 +322,7 @@ def test_commits_by_itself_when_it_is_time(path: Path) -> None:
 
 
 def test_error_in_the_block_commits_nothing_by_itself(path: Path) -> None:
-    """What was delivered last may not be done."""
+    """The records delivered last may not be processed."""
     with pytest.raises(RuntimeError), consumer(path, auto_commit_ms=100_000) as one:
         one.poll()
         raise RuntimeError
@@ -398,7 +398,7 @@ def test_paused_partitions_deliver_nothing(path: Path) -> None:
 
 
 def test_offsets_of_the_log(path: Path) -> None:
-    """Also of partitions that it does not have."""
+    """They include partitions that it does not have."""
     with consumer(path, topics=()) as one:
         assert one.beginning_offsets([T0, T1]) == {T0: 0, T1: 0}
         assert one.end_offsets([T0]) == {T0: 10}
@@ -536,7 +536,7 @@ def test_closed_consumer_refuses(path: Path) -> None:
 
 
 def test_forgotten_consumer_leaves_the_group(path: Path) -> None:
-    """With a warning."""
+    """It warns."""
     one, two = consumer(path), consumer(path)
     one.poll()
     with pytest.warns(ResourceWarning, match="was not closed"):
@@ -629,7 +629,7 @@ def test_pattern_finds_topics_that_are_made_later(path: Path) -> None:
 
 
 def test_consumer_says_what_it_is(path: Path) -> None:
-    """For a log of a service."""
+    """A service's log can show it."""
     with consumer(path) as one:
         assert repr(one) == f"<logstore.Consumer of group 'g' on {path}>"
         assert one.group_metadata() == ("g", -1, "")

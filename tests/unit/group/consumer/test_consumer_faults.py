@@ -1,6 +1,5 @@
-"""What a consumer delivers after a call that failed in its middle, and after a change
-between two calls: no partition that nobody reads, none that two read, and no record
-that was not delivered."""
+"""Deliveries of a consumer after a call that failed in its middle, and after a change
+between two calls: each partition has exactly one reader, and no record is left out."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ def path(tmp_path: Path) -> Path:
 
 
 class Interrupt(BaseException):
-    """As an interrupt from the keyboard, or a limit of time."""
+    """Stands for an interrupt from the keyboard, or a time limit."""
 
 
 def once(
@@ -234,7 +233,7 @@ def test_a_poll_that_fails_loses_no_records(
 def test_second_interrupt_at_any_call_behind_a_poll_that_fails_loses_no_records(
     opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it has read is put back, by the next call if need be."""
+    """Records that it has read are put back, by the next call if necessary."""
     call, take = 1, PartitionReader.take
     while True:
         one, tracer = opened(group=f"g{call}"), InterruptAtCall(call)

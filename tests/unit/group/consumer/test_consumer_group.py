@@ -60,7 +60,7 @@ class Child:
 
 
 def numbers(consumers: Sequence[Any]) -> list[int]:
-    """Of all partitions that some consumers have."""
+    """Numbers of all partitions assigned to some consumers."""
     return sorted(n for some in partitions_of(consumers) for n in some)
 
 
@@ -107,7 +107,7 @@ def test_partition_that_stays_is_not_given_up(opened: Callable[..., Any]) -> Non
 
 
 def test_generation_rises_with_each_change(opened: Callable[..., Any]) -> None:
-    """Of members and topics."""
+    """Changes of members and of topics raise it."""
     one = opened()
     settle(one)
     first = one.group_metadata()
@@ -136,7 +136,8 @@ def test_next_holder_begins_where_the_last_has_committed(
 
 
 def delivered_twice(opened: Callable[..., Any]) -> list[bytes]:
-    """What the second of two members gets that the first has done and committed."""
+    """Records that the second of two members gets although the first has processed and
+    committed them."""
     two: list[Any] = []
     found: list[bytes] = []
 
@@ -332,7 +333,7 @@ def test_own_assignor_is_asked(opened: Callable[..., Any]) -> None:
 def test_partitions_of_a_killed_process_move(
     path: Path, opened: Callable[..., Any]
 ) -> None:
-    """What it has not committed comes again, what it has does not."""
+    """Uncommitted records come again, committed ones do not."""
 
     def work(one: Any) -> None:
         drain(one)
@@ -421,7 +422,7 @@ def test_room_is_made_in_a_group_whose_members_are_all_dead(
 def test_stuck_member_keeps_its_partitions(
     path: Path, opened: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is reported; when it goes on, its commit counts."""
+    """It is reported; when it continues, its commit counts."""
     one = opened(max_poll_interval_ms=10, auto_commit_ms=None)
     settle(one)
     drain(one)
@@ -505,7 +506,7 @@ def test_wait_ends_when_a_free_partition_is_due(opened: Callable[..., Any]) -> N
 def test_hung_holder_of_the_mutex_is_a_named_error(
     path: Path, opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A commit does not wait for ever; a poll goes on without the group."""
+    """A commit does not wait for ever; a poll continues without the group."""
     monkeypatch.setattr(open_group_module, "_WAIT_S", 0.02)
     one = opened()
     drain(one)

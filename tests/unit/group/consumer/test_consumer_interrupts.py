@@ -1,4 +1,4 @@
-"""Interrupts in a group's calls: what changes in two steps is undone or goes on."""
+"""Interrupts in a group's calls: what changes in two steps is undone or continues."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_rows_that_an_interrupted_call_has_taken_are_given_back(
 def test_close_that_is_interrupted_and_made_again_leaves_the_group(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where two interrupts come: the second call continues from there."""
+    """This holds even for two interrupts: the second call continues from there."""
     path = store_with(tmp_path / "s")
     one = consumer(path)
     one.poll()
@@ -134,7 +134,7 @@ def test_close_that_is_interrupted_and_made_again_leaves_the_group(
 def test_member_that_has_ended_is_not_reported_as_stuck(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Also where the lock file was removed meanwhile, and says nothing of it."""
+    """This holds even if the lock file was removed meanwhile and does not show it."""
     path = store_with(tmp_path / "s")
     one = consumer(path)
     one.poll()
@@ -158,8 +158,8 @@ def test_commit_that_is_interrupted_anywhere_is_known_as_the_file_has_it(
     at_once: bool,
     bytes_max: int,
 ) -> None:
-    """What is in the file is known to the member, too: else its next compaction of the
-    file would leave it out."""
+    """The member knows every commit in the file: else its next compaction of the file
+    would drop it."""
     monkeypatch.setattr(OneMember, "at_once", at_once)
     number = 0
 

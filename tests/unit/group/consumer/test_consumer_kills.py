@@ -1,5 +1,5 @@
 """A member that is killed at one of its system calls: what it has committed counts, and
-the group goes on."""
+the group continues."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def live(path: Path, files: Killing, said: int) -> None:
 
 
 def killed_at(path: Path, nth: int) -> bytes:
-    """What a member has said before it was killed; 0: it is not."""
+    """Output of a member before it was killed; 0: it is not killed."""
     ready, said = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -79,7 +79,7 @@ def killed_at(path: Path, nth: int) -> bytes:
 def test_kill_at_each_call_loses_no_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those that have returned count, those that have not may; no other does."""
+    """Commits that have returned count, those that have not may; no other does."""
     monkeypatch.setattr(group_file_module, "_REWRITE_BYTES", COMPACT_BYTES)
     whole = killed_at(store_with(tmp_path / "whole"), 0)
     assert whole[:COMMITS] == bytes(range(1, COMMITS + 1))

@@ -104,8 +104,8 @@ def test_damage_is_raised_until_a_seek() -> None:
 
 @pytest.mark.parametrize("cut_to", [5, None])
 def test_position_that_is_not_in_the_log_is_replaced(cut_to: int | None) -> None:
-    """What was delivered above a cut must not be published; a log that begins later
-    takes nothing of it back."""
+    """Records delivered above a cut must not be published; a log that begins later
+    revokes none of them."""
     gone = OffsetOutOfRangeError(9, 0, 7, partition="a", cut_to=cut_to)
     reader = Reader("a", gone)
     fetcher, _, partitions = made(reader)
@@ -121,7 +121,7 @@ def test_position_that_is_not_in_the_log_is_replaced(cut_to: int | None) -> None
 
 
 def test_partition_of_a_topic_that_is_gone_gives_nothing() -> None:
-    """Of a subscription, the next look at the group drops it; else it is an error."""
+    """If it is subscribed, the next look at the group drops it; else it is an error."""
     reader = Reader("a", TopicNotFoundError("gone", topic="t"))
     fetcher, place, _ = made(reader)
     place.positions.has_topic = lambda reader: False

@@ -33,7 +33,7 @@ OPTIONS = Options(
 
 @pytest.fixture
 def partition(tmp_path: Path) -> Iterator[logstore.Partition]:
-    """A log with the records 0 to 9, each in a batch of its own."""
+    """A log with the records 0 to 9, each in a separate batch."""
     with logstore.open(tmp_path) as store:
         partition = store.create_topic("t")[0]
         for first in (0, 5):

@@ -1,4 +1,4 @@
-"""What counts of a position in a copied store."""
+"""Validity of positions in a copied store."""
 
 from __future__ import annotations
 
@@ -29,6 +29,6 @@ def test_position_above_the_end_becomes_the_end_without_what_was_known_of_it() -
 
 
 def test_position_that_the_log_has_stays_as_it_is() -> None:
-    """Also in a store that is no copy."""
+    """This holds even in a store that is not a copy."""
     assert lowered_commit(COMMIT, lambda *given: None) is COMMIT
     assert lowered_commit(COMMIT, None) is COMMIT

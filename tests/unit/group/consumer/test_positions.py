@@ -66,7 +66,7 @@ def append(path: Path, *values: bytes) -> None:
 
 
 def test_position_goes_on_in_its_own_log(path: Path, commit: Any) -> None:
-    """What was appended since is what comes."""
+    """Records appended since then come."""
     commit(path)
     append(path, b"new")
     with consumer(path) as one:
@@ -104,7 +104,7 @@ def test_position_whose_batch_was_removed_counts(path: Path, commit: Any) -> Non
 
 
 def test_commit_keeps_its_proof() -> None:
-    """As a tagged field, which a broker leaves alone."""
+    """The proof is a tagged field, which a broker leaves alone."""
     key = OffsetKey("g", "t", 0)
     for proof in (None, 0, 0xFFFFFFFF):
         for topic_id in (None, "1" * 32):
@@ -224,7 +224,7 @@ def test_commit_has_the_proof_of_the_log_wherever_the_consumer_was(path: Path) -
 
 
 def test_commit_after_a_seek_has_the_proof_of_the_log_as_it_is_then(path: Path) -> None:
-    """What it was before the log was cut is forgotten with the position."""
+    """The proof from before the cut is forgotten with the position."""
     with logstore.open(path) as store, consumer(store) as one:
         drain(one)
         one.commit(durable=False)
@@ -239,7 +239,7 @@ def test_commit_after_a_seek_has_the_proof_of_the_log_as_it_is_then(path: Path) 
 
 
 def test_offset_that_was_reset_counts_in_its_own_log(path: Path) -> None:
-    """As one that a consumer has committed: it has a proof."""
+    """It has a proof, like a commit of a consumer."""
     logstore.reset_offsets(path, "g", to=10, topics=["t"], dry_run=False)
     with consumer(path, reset="error") as one:
         assert drain(one) == []

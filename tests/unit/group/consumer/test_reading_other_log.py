@@ -77,7 +77,7 @@ def test_consumer_goes_on_where_the_log_was_cut(
     reset: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """With each record of the log that stands, none of them twice, and a warning."""
+    """It reads each record of the remaining log once, and warns."""
     one = kind(opened, reset=reset)
     one.poll(timeout_ms=0, max_records=1)
     one.seek_to_beginning()
@@ -112,7 +112,7 @@ def test_consumer_with_reset_error_is_told_of_a_cut_until_a_seek(
 def test_poll_that_fails_remembers_which_log_it_was(
     path: Path, opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What comes between a failure and the next poll is no other log."""
+    """Records that come between a failure and the next poll are not of another log."""
     one = assigned(opened)
     assert polled(one, 10) == OLD
     append(path, b"more")
@@ -190,7 +190,7 @@ def test_position_of_a_log_that_was_cut_is_not_committed(
 def test_commit_by_itself_leaves_out_a_log_that_was_cut(
     path: Path, opened: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With a warning; the same poll goes on."""
+    """It warns; the same poll continues."""
     one = opened(auto_commit_ms=1)
     assert polled(one, 10) == OLD
     cut_and_grow(path)
@@ -228,7 +228,7 @@ def test_transaction_over_a_cut_is_refused_and_done_again(
 def test_transaction_whose_input_was_cut_is_refused(
     path: Path, opened: Callable[..., Any]
 ) -> None:
-    """Also if no poll has met the cut."""
+    """This holds even if no poll has met the cut."""
     with logstore.open(path) as store:
         store.create_topic("out")
     one = opened()
@@ -246,7 +246,7 @@ def test_transaction_whose_input_was_cut_is_refused(
 def test_aborted_transaction_begins_again_in_its_own_log(
     path: Path, opened: Callable[..., Any]
 ) -> None:
-    """The position before it lies behind the cut, in another log."""
+    """The position before it lies after the cut, in another log."""
     with logstore.open(path) as store:
         store.create_topic("out")
     one = opened()
@@ -287,8 +287,8 @@ def test_log_that_was_put_back_is_read_from_what_is_committed_in_it(
 def test_cut_that_is_reported_too_low_does_not_repeat_what_is_committed(
     path: Path, opened: Callable[..., Any], is_proven: bool
 ) -> None:
-    """As where the end of what another program has left is not known: the log still has
-    the batch below the committed offset, or has not."""
+    """The end that another program has left may be unknown: the log still has the batch
+    below the committed offset, or has not."""
     one = opened()
     assert polled(one, 10) == OLD
     one.commit()
@@ -337,7 +337,7 @@ def test_topic_made_again_between_two_polls_is_read_from_its_start_or_not_at_all
 
 
 def test_task_goes_on_where_the_log_was_cut(path: Path) -> None:
-    """As a thread does."""
+    """A thread does the same."""
 
     async def run() -> tuple[list[bytes], list[bytes]]:
         async with logstore.aio.Consumer(

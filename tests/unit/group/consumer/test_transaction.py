@@ -54,7 +54,7 @@ ALL = sorted(b"%d:%d" % (p, n) for p in range(2) for n in range(10))
 def test_outputs_and_positions_are_published_together(
     path: Path, opened: Callable[..., Any]
 ) -> None:
-    """The next member continues behind them."""
+    """The next member continues after them."""
     one = opened()
     assert copy_some(one, 7) == 7
     assert len(outputs(path)) == 7
@@ -95,7 +95,7 @@ def test_error_publishes_nothing_and_input_comes_again(
 
 
 def test_abort_and_explicit_commit(path: Path, opened: Callable[..., Any]) -> None:
-    """As by leaving the block; a transaction that has ended takes nothing more."""
+    """Abort is like leaving the block; an ended transaction accepts nothing."""
     one = opened()
     transaction = one.transaction()
     drain(one)
@@ -122,7 +122,7 @@ def test_abort_and_explicit_commit(path: Path, opened: Callable[..., Any]) -> No
 
 
 def test_bad_output_is_refused_when_it_is_given(opened: Callable[..., Any]) -> None:
-    """The transaction can go on without it."""
+    """The transaction can continue without it."""
     one = opened()
     with one.transaction() as transaction:
         with pytest.raises(logstore.TopicNotFoundError):
@@ -226,7 +226,7 @@ def test_member_that_was_thrown_out_publishes_nothing(
 def test_stale_transaction_is_refused_without_any_lock(
     path: Path, opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also if all checks of locks have passed before the process was stopped."""
+    """It is refused even if all lock checks passed before the process was stopped."""
     one = opened()
     transaction = one.transaction()
     for value in drain(one):
@@ -453,7 +453,7 @@ def test_attempt_that_another_member_has_beaten_leaves_no_file(
     real, fails = GroupPositions.read, [1, 2, 3]
 
     def read(self: GroupPositions) -> Any:
-        """What there was before another one has published."""
+        """Return the state from before another member has published."""
         found = real(self)
         if fails:
             fails.pop()
@@ -481,8 +481,8 @@ def test_attempt_that_another_member_has_beaten_leaves_no_file(
 def test_commit_waits_no_longer_than_it_may(
     path: Path, opened: Callable[..., Any], elsewhere: None
 ) -> None:
-    """For an owner that does not publish for others. What was to be published is
-    published once: so, or when the input was processed again."""
+    """The owner does not publish for others. Records are published once: then, or after
+    the input was processed again."""
     one = opened()
     assert copy_some(one, 1) == 1
     with (

@@ -27,7 +27,8 @@ def made(batches: Batches, value: bytes | None, offset: int) -> bytes:
 def test_batch_is_the_same_whatever_was_written_before(
     lengths: tuple[int, ...],
 ) -> None:
-    """Of the same key, with a value of the same length or of another one."""
+    """The earlier batch has the same key, with a value of the same length or
+    another."""
     clock = FixedClock(NOW_MS)
     batches = Batches(clock)
     for number, length in enumerate(lengths):

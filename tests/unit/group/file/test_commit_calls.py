@@ -35,7 +35,7 @@ class ByCall(Files):
 
 
 class Recorded(Files):
-    """Those of commits in one call, which begin before the append: how many had the
+    """Records commits made in one call, which begin before the append: how many had the
     right result."""
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ def one(tmp_path: Path, files: Recorded) -> Iterator[OneMember]:
 
 
 def test_second_commit_is_made_in_one_call(one: OneMember, files: Recorded) -> None:
-    """With a sync, or without one; the first one makes the file."""
+    """This holds with and without a sync; the first commit creates the file."""
     one.commit(1, durable=True)
     one.commit(2)
     one.commit(3, durable=True)
@@ -386,7 +386,7 @@ def test_file_that_is_large_enough_is_written_anew(
 
 
 def test_batch_is_the_same_as_from_the_encoder() -> None:
-    """Also if it was made from the one before."""
+    """This holds even if it was made from the batch before."""
     rng = random.Random(1)
     files = Files()
     vars(files)["now_ms"] = lambda: now
@@ -448,7 +448,7 @@ def test_commit_of_an_offset_is_the_same_as_of_an_item(tmp_path: Path) -> None:
 
 
 def test_only_so_many_batches_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also for a group of very many partitions."""
+    """This holds even for a group of very many partitions."""
     monkeypatch.setattr(batches_module, "_KEYS_MAX", 3)
     one = Batches(Files())
     for number in range(10):

@@ -35,7 +35,7 @@ def test_bytes_that_no_append_begins_with_are_damage() -> None:
 def test_whole_batch_behind_a_torn_one_is_found() -> None:
     """Then something was appended since: it is damage, and nothing is cut."""
     second = batch(OFFSET + 1, [(b"k", b"v")], -1, control=False, sequence=-1)
-    assert whole_batch(FIRST) is None  # at the beginning it is none behind another
+    assert whole_batch(FIRST) is None  # at the beginning it is none after another
     assert whole_batch(FIRST[:-1]) is None
     assert whole_batch(FIRST[:-1] + second) == len(FIRST) - 1
     assert whole_batch(bytes(30) + second + b"\0") == 30

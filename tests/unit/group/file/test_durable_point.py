@@ -78,7 +78,7 @@ def test_later_durable_point_of_another_file_does_not_count(root: Directory) -> 
 def test_doubt_is_seen_by_all_until_the_next_durable_point(
     root: Directory, *, is_known: bool
 ) -> None:
-    """What was durable before stays so."""
+    """Data that was durable before stays durable."""
     one, other = opened(root), opened(root)
     if is_known:
         one.set(FILE, 7, is_new=True)
@@ -91,7 +91,7 @@ def test_doubt_is_seen_by_all_until_the_next_durable_point(
 
 
 def test_doubt_ends_with_the_start_of_the_machine(tmp_path: Path) -> None:
-    """What is read then is on disk."""
+    """Data that is read then is on disk."""
     first = opened(Directory.open_root(Files(), str(tmp_path)))
     first.set(FILE, 6, is_new=True)
     first.doubt(FILE)
@@ -150,7 +150,7 @@ class NextBoot(Files):
 
 
 def test_durable_point_of_an_earlier_start_is_known(tmp_path: Path) -> None:
-    """What was appended since the sync may be in any state then."""
+    """Data appended since the sync may be in any state then."""
     first = opened(Directory.open_root(Files(), str(tmp_path)))
     first.set(FILE, 6, is_new=True)
     first.set(FILE, 7)

@@ -38,7 +38,7 @@ NAME = ".logstore-group-g"
 
 @pytest.fixture(autouse=True, params=[False, True], ids=["in steps", "at once"])
 def at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What holds for a commit holds in both ways of making it."""
+    """Run each test with both ways of making a commit."""
     monkeypatch.setattr(OneMember, "at_once", request.param)
 
 
@@ -61,7 +61,7 @@ def size_on(disk: MemoryDisk) -> int:
 
 
 def test_last_commit_counts(one: OneMember, tmp_path: Path) -> None:
-    """For each partition, and for every member."""
+    """This holds for each partition, and for every member."""
     assert one.offset() is None
     one.commit(3)
     one.commit(7, T1, metadata="x", leader_epoch=4, topic_id="ab" * 16)
@@ -99,7 +99,7 @@ def test_state_is_read_as_written(one: OneMember, tmp_path: Path) -> None:
 
 
 def test_file_of_an_unknown_group_says_which(one: OneMember) -> None:
-    """For a list of all groups of a store."""
+    """A list of all groups of a store needs it."""
     one.commit(3)
     file = GroupFile(one.root, NAME)
     file.refresh()
@@ -158,7 +158,7 @@ def test_longest_id_can_be_committed(tmp_path: Path, group: str) -> None:
 
 
 def commit_in_turn(path: Path, rounds: int) -> list[int | None]:
-    """What is found after two members have committed, one after the other."""
+    """Offsets found after two members have committed in turns."""
     one, two = OneMember(path), OneMember(path)
     for offset in range(rounds):
         one.commit(offset, T0)
@@ -212,7 +212,7 @@ def test_durable_commit_is_synced_once(tmp_path: Path) -> None:
 def test_sync_does_not_wait_for_ever(
     one: OneMember, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For a member that has the turn and does not go on."""
+    """The member that has the turn is stuck."""
     monkeypatch.setattr(group_log_module, "_SYNC_WAIT_S", 0.01)
     other = OneMember(tmp_path)
     assert other.slots.point.take_turn()
@@ -256,7 +256,7 @@ def test_full_disk_leaves_the_file_as_it_was() -> None:
 
 
 def test_kill_in_the_middle_of_an_append_is_cut_off() -> None:
-    """Also if the member that wrote cannot do it."""
+    """This holds even if the member that wrote cannot cut it."""
     disk = MemoryDisk()
     disk.make_root("/store")
     one = OneMember("/store", files=disk)
@@ -297,7 +297,7 @@ def test_failing_call_loses_no_commit(call: int) -> None:
 
 
 def test_file_that_was_removed_in_use_is_not_made_again(one: OneMember) -> None:
-    """What it had would be forgotten without a word."""
+    """Its contents would be lost silently."""
     one.commit(1)
     one.root.unlink(NAME)
     with pytest.raises(logstore.errors.CorruptCheckpointError, match="removed while"):
@@ -354,7 +354,7 @@ def test_every_torn_tail_is_cut(tmp_path: Path) -> None:
 
 
 def test_zeros_at_the_end_are_cut(tmp_path: Path) -> None:
-    """As a file system may leave them that had written the length only."""
+    """A file system may leave them if it had written only the length."""
     three_commits(tmp_path, durable=False)
     data = file_in(tmp_path).read_bytes()
     file_in(tmp_path).write_bytes(data + bytes(100))
@@ -364,7 +364,8 @@ def test_zeros_at_the_end_are_cut(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("position", [8, 11, 16, 17, 40, 60, 70])
 def test_damage_before_whole_batches_is_an_error(tmp_path: Path, position: int) -> None:
-    """Also of a length, which then leads past them: the file stays as it is."""
+    """This holds even for a damaged length, which leads past them: the file is not
+    changed."""
     ends = three_commits(tmp_path, durable=False)
     data = bytearray(file_in(tmp_path).read_bytes())
     data[ends[0] + position] ^= 0x41
@@ -401,8 +402,8 @@ class NextBoot(Files):
 
 
 def test_damage_after_a_power_failure_is_cut(tmp_path: Path) -> None:
-    """What was appended after the last sync may then have come to the disk in any
-    order; only once: later damage is an error again."""
+    """Appends after the last sync may reach the disk in any order then; only once:
+    later damage is an error again."""
     member = OneMember(tmp_path)
     member.commit(1, durable=True)
     for offset in (2, 3):
@@ -443,7 +444,7 @@ def test_file_of_another_group_is_refused(tmp_path: Path) -> None:
 
 
 def test_records_of_other_groups_beside_own_ones_are_left_out(one: OneMember) -> None:
-    """As in a copy of batches of a broker."""
+    """A copy of a broker's batches may have them."""
     own, other = OffsetCommit("g", "t", 0, 4), OffsetCommit("h", "t", 0, 9)
     items = [
         (format_offset_key(c.group, "t", 0), format_offset_value(c), None)
@@ -522,7 +523,7 @@ def test_record_of_a_broker_has_no_members_here(one: OneMember) -> None:
     assert HEADER == "logstore"
 
 
-# ------------------------------------------------------------------ written anew
+# ------------------------------------------------------------------ rewritten
 
 
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -532,7 +533,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_file_is_written_anew_when_it_is_large(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Four times the bytes of what counts; other members go on in the new one."""
+    """Four times the bytes of what counts; other members continue in the new one."""
     small(monkeypatch)
     one, two = OneMember(tmp_path), OneMember(tmp_path)
     one.file.append(one.slots, state=GroupState(3, "range", "commits"))
@@ -570,7 +571,7 @@ def test_failure_to_write_anew_is_none_of_the_commit(
 def test_power_failure_keeps_durable_commits(
     model: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At each moment, in whatever state it leaves the disk; and the group goes on."""
+    """At each moment, in whatever state it leaves the disk; and the group continues."""
     small(monkeypatch)
     rng = random.Random(seed)
     disk = MemoryDisk(model=model, seed=seed)
@@ -584,7 +585,7 @@ def test_power_failure_keeps_durable_commits(
         if durable:
             promised.append((len(moments), offset))
     last = one.file.end
-    assert last[1] < 4000  # it was written anew meanwhile
+    assert last[1] < 4000  # it was rewritten meanwhile
     for index in some(range(len(moments)), 60, salt=f"{seed}"):
         least = max((p for at, p in promised if at <= index), default=0)
         for words, nodes in cuts(moments[index], rng, 4, model=model):

@@ -101,7 +101,7 @@ def reset_dry(path: Path) -> Any:
 def test_damaged_file_is_an_error_of_each_call(
     damaged: Path, call: Callable[[Path], Any]
 ) -> None:
-    """It has a name of its own, and the file stays as it is."""
+    """It has a separate name, and the file stays as it is."""
     before = group_file(damaged).read_bytes()
     with pytest.raises(
         logstore.errors.CorruptCheckpointError, match="the group's file"
@@ -119,7 +119,7 @@ def test_damaged_file_is_a_problem_of_the_list(damaged: Path) -> None:
 
 
 def test_member_that_lives_is_told_of_damage(path: Path) -> None:
-    """As soon as it looks at the file."""
+    """It gets the error as soon as it looks at the file."""
     with consumer(path) as one:
         drain(one)
         file = group_file(path)

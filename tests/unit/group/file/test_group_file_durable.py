@@ -1,4 +1,4 @@
-"""What a durable commit of a group promises, whichever file has the name by then."""
+"""Promises of a durable commit of a group, if the file is replaced."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ NAME = ".logstore-group-g"
 
 @pytest.fixture(autouse=True, params=[False, True], ids=["in steps", "at once"])
 def at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What holds for a commit holds in both ways of making it."""
+    """Run each test with both ways of making a commit."""
     monkeypatch.setattr(OneMember, "at_once", request.param)
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file is soon large enough to be written anew."""
+    """A file is soon large enough to be rewritten."""
     monkeypatch.setattr(group_file_module, "_REWRITE_BYTES", 2000)
 
 
@@ -61,7 +61,7 @@ def in_a_second_file(path: Path, files: Files) -> OneMember:
 
 
 def test_number_of_an_earlier_file_is_no_sync(tmp_path: Path) -> None:
-    """What was durable of that one says nothing of this one."""
+    """The durable size of that file does not apply to this one."""
     files = OneNumber()
     one = in_a_second_file(tmp_path, files)
     for offset in range(3):
@@ -71,7 +71,7 @@ def test_number_of_an_earlier_file_is_no_sync(tmp_path: Path) -> None:
 
 
 def test_number_of_an_earlier_file_is_no_damage(tmp_path: Path) -> None:
-    """What a kill has left in the middle of an append is cut off."""
+    """A torn append that a kill has left is cut off."""
     one = in_a_second_file(tmp_path, OneNumber())
     one.commit(5)
     offset, size = one.file._log.last_offset + 1, one.file.end.size
@@ -155,7 +155,8 @@ def test_name_is_durable_after_a_kill(nth: int) -> None:
 
 @pytest.mark.parametrize("durable_first", [False, True])
 def test_name_is_durable_after_a_failed_sync(*, durable_first: bool) -> None:
-    """Of the directory, when the file was written anew: the next commit makes up."""
+    """The sync of the directory of a rewritten file fails: the next commit repeats
+    it."""
     disk = MemoryDisk()
     disk.make_root("/store")
     one = OneMember("/store", files=disk)
@@ -174,7 +175,7 @@ def test_name_is_durable_after_a_failed_sync(*, durable_first: bool) -> None:
 
 
 def test_file_that_cannot_be_replaced_keeps_its_durable_point() -> None:
-    """What a power failure leaves of the commits after that is torn, and no damage."""
+    """After a power failure later commits are torn, and no damage."""
     disk = MemoryDisk()
     disk.make_root("/store")
     one = OneMember("/store", files=disk)
@@ -207,7 +208,7 @@ def test_member_in_an_old_file_makes_the_new_name_durable() -> None:
 
 
 def test_directory_that_cannot_be_synced_fails_the_durable_commit() -> None:
-    """As long as the name of the file is not durable."""
+    """It fails until the name of the file is durable."""
     disk = MemoryDisk()
     disk.make_root("/store")
     one = OneMember("/store", files=disk)
@@ -230,8 +231,9 @@ def test_directory_that_cannot_be_synced_fails_the_durable_commit() -> None:
 def test_durable_commit_is_behind_no_bytes_of_a_failed_sync(
     joins: str, fails: str
 ) -> None:
-    """Of another member: the system may have dropped them, and says nothing of it at
-    the next sync. So the file is written anew; until that works, nothing is durable."""
+    """The sync was another member's: the system may have dropped the bytes, and does
+    not report that at the next sync. So the file is rewritten; until that succeeds,
+    nothing is durable."""
     disk = MemoryDisk()
     disk.make_root("/store")
     one, other = OneMember("/store", files=disk), None
@@ -283,8 +285,8 @@ def test_failed_sync_of_a_compaction_is_known_to_the_others() -> None:
 def test_commit_that_is_appended_and_not_durable_says_so(
     monkeypatch: pytest.MonkeyPatch, *, method: str, is_for_ever: bool
 ) -> None:
-    """What the system refuses behind the append is no error that says that nothing was
-    committed: the commit counts."""
+    """An error after the append does not report that nothing was committed: the commit
+    counts."""
     disk = MemoryDisk()
     disk.make_root("/store")
     one = OneMember("/store", files=disk)
@@ -310,7 +312,7 @@ def test_commit_that_is_appended_and_not_durable_says_so(
 
 
 def test_turn_to_sync_that_cannot_be_taken_is_none_of_the_commit() -> None:
-    """When the file would be written anew: the commit is there already."""
+    """When the file would be rewritten: the commit is there already."""
     disk = MemoryDisk()
     disk.make_root("/store")
     one = OneMember("/store", files=disk)

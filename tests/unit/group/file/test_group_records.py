@@ -52,7 +52,7 @@ def test_read_and_noted_records_say_the_same() -> None:
 
 
 def test_records_that_count_say_the_same_in_another_file() -> None:
-    """As they are written when the file is compacted."""
+    """They are written so when the file is compacted."""
     found = read(*items_of(4, state=STATE), *items_of(9))
     again = read(*found.items())
     assert len(found.items()) == 2
@@ -89,7 +89,7 @@ def test_state_that_is_removed_keeps_generation_and_way() -> None:
     ],
 )
 def test_wrong_record_is_damage(items: list[Item], position: int, reason: str) -> None:
-    """With the position where it was found."""
+    """The error has its position."""
     with pytest.raises(logstore.errors.CorruptCheckpointError, match=reason) as caught:
         read(*items)
     assert caught.value.position == position

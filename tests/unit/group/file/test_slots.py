@@ -72,7 +72,7 @@ def test_mutex_is_free_after_an_error(root: Directory) -> None:
 
 
 def test_mutex_is_waited_for(root: Directory) -> None:
-    """As long as the caller says."""
+    """It is waited for as long as the caller says."""
     one, two = opened(root), opened(root)
     ends = []
 
@@ -113,7 +113,7 @@ def test_slots_are_taken_lowest_first(root: Directory) -> None:
 
 
 def test_slots_may_be_left_out(root: Directory) -> None:
-    """Those that have another meaning, although they are free."""
+    """Slots with another meaning are left out although they are free."""
     one, two = opened(root), opened(root)
     assert one.join(100, {0, 2}) == 1
     assert two.join(100, range(MEMBERS_MAX)) is None
@@ -155,7 +155,7 @@ def test_member_says_who_it_is(root: Directory, monkeypatch: Any) -> None:
     ("at_ms", "stuck"), [(1000, None), (1110, None), (1111, 11), (2000, 900)]
 )
 def test_member_is_stuck_after_its_interval(at_ms: int, stuck: int | None) -> None:
-    """What it has not written yet counts for it; the time of day does not count."""
+    """Activity that it has not written yet counts; the time of day does not."""
     info = SlotInfo(0, ProcessId(1, 2, b""), 1000, 77, 1000, 100)
     assert info.stuck_ms(at_ms) == stuck
     assert info._replace(polled_at_ms=None).stuck_ms(at_ms) is None
@@ -213,7 +213,7 @@ def test_leaving_gives_everything_back(root: Directory) -> None:
 
 
 def test_end_of_a_process_frees_its_locks(root: Directory) -> None:
-    """Also by SIGKILL."""
+    """This includes an end by SIGKILL."""
     ready, begin = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -290,7 +290,7 @@ def test_names_are_reported_without_what_is_written(root: Directory) -> None:
 
 
 def test_failing_system_calls_are_named_errors(root: Directory) -> None:
-    """Of locks, writes and reads."""
+    """Errors of locks, writes and reads are named."""
     one = opened(root)
 
     def refuse(*_: object) -> int:

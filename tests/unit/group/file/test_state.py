@@ -1,4 +1,4 @@
-"""What a group's file says of the group."""
+"""State of a group in its file."""
 
 from __future__ import annotations
 

@@ -101,7 +101,8 @@ def test_point_that_another_member_could_not_sync_does_not_count(
 
 
 def test_doubt_is_durable_before_the_file_is_confirmed(disk: MemoryDisk) -> None:
-    """As another point: it says which file may be torn after a power failure."""
+    """A second durable point does that: it says which file may be torn after a power
+    failure."""
     file, slots = opened(disk)
     file.begins_with(DATA)
     disk.write(file.fd, DATA, 0)

@@ -82,7 +82,8 @@ def test_every_partition_has_one_taker(name: str, seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_sticky_is_balanced_over_a_history(seed: int) -> None:
-    """Of members with the same topics; a member that stays keeps what it can."""
+    """This holds for members with the same topics; a member that stays keeps as many
+    partitions as possible."""
     rng = random.Random(seed)
     topics = {"a": range(7), "b": range(5)}
     before: dict[str, tuple[TopicPartition, ...]] = {}

@@ -1,4 +1,4 @@
-"""What the members of a group ask for, whatever the group's file has."""
+"""Requests of the members of a group, with any group file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a member has is what it has locked, as the group knows it."""
+"""Partitions of a member: those that it has locked, as the group knows it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def holder(group: OpenGroup) -> Holder:
 def test_holds_only_says_what_a_check_has_found(
     holder: Holder, group: OpenGroup
 ) -> None:
-    """Of a state that was checked, with the row that the partition has in it."""
+    """The state must be checked, and the partition must have the same row in it."""
     state = group.file.state
     assert not holder.holds(A, state)
     holder.check_holds([A])
@@ -86,7 +86,7 @@ def test_partition_without_a_row_or_of_another_member_is_not_taken(
 def test_row_that_no_partition_has_is_given_back(
     holder: Holder, group: OpenGroup
 ) -> None:
-    """As after a call that was interrupted."""
+    """A call that was interrupted may leave such a row."""
     group.slots.take(9)
     holder.release_strays()
     assert group.slots.rows == {0, 1}

@@ -53,7 +53,7 @@ def test_work_with_the_mutex_sees_what_others_have_appended(
 def test_mutex_that_another_one_has(
     two: tuple[OpenGroup, OpenGroup], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A poll goes on without it, a commit names the processes of the members."""
+    """A poll continues without it, a commit names the processes of the members."""
     monkeypatch.setattr(module, "_WAIT_S", 0.02)
     one, other = two
     assert other.slots.join(1000) == 0

@@ -73,7 +73,7 @@ PLAIN = Answer(None, 3, OFFSETS, is_new=True)
 
 
 def test_answer_to_an_append_is_read_without_json() -> None:
-    """As it would be with it."""
+    """The result equals that of JSON."""
     for answer in (
         PLAIN,
         Answer(None, 0, ((TopicPartition("A.b_c-9", 77), range(0)),), is_new=True),

@@ -181,7 +181,7 @@ def test_file_that_was_replaced_or_removed_has_no_size_now(root: Directory) -> N
 def test_written_file_is_durable_before_it_has_its_name(
     root: Directory, files: FaultyFiles, codec: Codec
 ) -> None:
-    """What another program left under the temporary name is not written to."""
+    """Another program's file under the temporary name is not written to."""
     made(root, b"old")
     root.write_file(f"{NAME}.tmp", b"left over")
     files.forget()
@@ -204,7 +204,7 @@ def test_file_that_cannot_be_written_leaves_the_old_one(
 
 
 def test_file_is_closed_with_its_last_reference(root: Directory) -> None:
-    """That of its calls is one."""
+    """The reference of its calls counts."""
     made(root, b"")
     before = len(os.listdir("/proc/self/fd"))
     calls = AppendCalls(AppendFile(root, NAME, root.open(NAME, write=True)))
@@ -287,8 +287,8 @@ class Recorded(Files):
 
 
 def test_calls_around_an_append_are_made_in_order(tmp_path: Path) -> None:
-    """Those before it, between its write and its sync, and after it; any part of them
-    by itself."""
+    """There are calls before it, between its write and its sync, and after it; each
+    part works alone."""
     files = Recorded()
     file = made(Directory.open_root(files, str(tmp_path)), b"abc")
     lock, unlock = (

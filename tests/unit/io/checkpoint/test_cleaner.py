@@ -45,7 +45,7 @@ def test_offsets_that_were_set_are_read(checkpoint: CleanerCheckpoint) -> None:
 def test_cut_lowers_an_offset_and_never_raises_it(
     checkpoint: CleanerCheckpoint, at: int, after: int
 ) -> None:
-    """What lies below a cut is as compacted as before, and nothing else is."""
+    """Offsets below a cut stay as compacted as before, and no others."""
     checkpoint.lower_to({A: at})
     assert checkpoint.read() == {A: after, B: 20}
     checkpoint.lower_to({B: 30, A: 50, C: 5})

@@ -296,7 +296,7 @@ def test_log_of_a_broker_has_no_mark(tmp_path: Path) -> None:
 
 
 def test_mark_of_a_partition_that_is_gone_is_a_named_error(tmp_path: Path) -> None:
-    """As its offsets are."""
+    """Its offsets raise the same error."""
     path = tmp_path / "data"
     with logstore.open(path) as store, logstore.open(path, read_only=True) as reader:
         store.create_topic("orders")
@@ -309,8 +309,8 @@ def test_mark_of_a_partition_that_is_gone_is_a_named_error(tmp_path: Path) -> No
 def test_writer_that_comes_and_goes_is_no_cut_for_who_reads_beside_it(
     tmp_path: Path,
 ) -> None:
-    """What is appended is seen beside the serial of that writer from its first byte on:
-    nothing of it is taken for cut off when the writer closes, or another one comes."""
+    """Appends are seen with the serial of that writer from the first byte on: none is
+    taken for cut off when the writer closes, or another one opens."""
     path = tmp_path / "data"
     with logstore.open(path) as store:
         append(store.create_topic("orders", config=config_of(2))[0], b"a")

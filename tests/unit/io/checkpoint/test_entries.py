@@ -22,7 +22,7 @@ BODIES = [b'{"version":1}', b'{"a":[1,2,3],"version":1}', b'{"b":"xxh64 "}', b"{
 
 
 def written(bodies: list[bytes], *, is_sealed: bool = False) -> tuple[bytes, list[int]]:
-    """A file with these entries, and where each of them ends; with a seal behind each
+    """A file with these entries, and where each of them ends; with a seal after each
     that was appended."""
     data = first_entry(bodies[0])
     end = end_of(data, None)
@@ -44,7 +44,7 @@ def test_entries_are_read_as_they_were_written() -> None:
 
 
 def test_file_of_one_entry_is_that_of_earlier_versions() -> None:
-    """Also without its last line end."""
+    """This holds even without its last line end."""
     data = first_entry(b'{"version":1}')
     assert data.startswith(b"xxh64 ")
     assert data.endswith(b'\n{"version":1}\n')
@@ -126,7 +126,7 @@ def test_file_is_long_when_its_entries_have_its_first_size() -> None:
 
 
 def test_later_entries_are_those_behind_an_end() -> None:
-    """From each end on; nothing behind the last one."""
+    """From each end on; nothing after the last one."""
     data, ends = written(BODIES)
     for count, at in enumerate(ends, 1):
         _, end = split_entries(data[:at])
@@ -137,7 +137,7 @@ def test_later_entries_are_those_behind_an_end() -> None:
 
 
 def test_later_entries_are_all_valid_or_refused() -> None:
-    """Cut off, or with one other byte, or behind another file of the same size."""
+    """Cut off, or with one other byte, or after another file of the same size."""
     data, ends = written(BODIES)
     _, end = split_entries(data[: ends[0]])
     later = data[ends[0] :]
@@ -171,7 +171,7 @@ def test_seal_is_no_entry_and_is_overwritten_by_the_next_one() -> None:
 
 
 def test_each_damaged_bit_of_a_sealed_entry_is_damage() -> None:
-    """That of a seal is not: it says nothing."""
+    """Damage of a seal is ignored: it carries no data."""
     data, ends = written(BODIES, is_sealed=True)
     for pos in range(ends[-2], len(data)):
         for bit in range(8):

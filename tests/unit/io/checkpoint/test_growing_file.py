@@ -90,7 +90,7 @@ def test_change_is_appended_and_read(tmp_path: Path) -> None:
 def test_failed_append_is_followed_by_a_write_of_the_whole_file(
     tmp_path: Path, call: str
 ) -> None:
-    """What it has left behind does not matter."""
+    """The bytes that it left do not matter."""
     root, file, files = new(tmp_path)
     assert file.append(text(settings(c=1)))
     files.failing = call
@@ -202,7 +202,8 @@ def opened(
 
 
 def test_file_that_stays_open_gets_the_same_bytes(tmp_path: Path) -> None:
-    """As one that is opened for each entry; also if the calls are those of tests."""
+    """They equal those of a file opened for each entry; also with the calls of
+    tests."""
     found = []
     for stays_open, files in itertools.product((False, True), (Files(), ByCall())):
         path = tmp_path / f"{len(found)}"

@@ -45,8 +45,8 @@ def test_log_is_the_same_below_the_first_epoch_that_differs(case: str) -> None:
 
 
 def test_epochs_are_read_again_when_their_file_changes(tmp_path: Path) -> None:
-    """Also where it is so young that its time says nothing; a damaged one, or none,
-    tells of no epochs."""
+    """This holds even if it is too young for its time to tell; a damaged or missing
+    file has no epochs."""
     path = tmp_path / "leader-epoch-checkpoint"
     directory = Directory.open_root(Files(), str(tmp_path))
     known = LeaderEpochs.of(directory)

@@ -1,4 +1,4 @@
-"""What is remembered of publications, in memory."""
+"""Publications remembered in memory."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def test_bytes_are_those_of_all_entries() -> None:
 
 
 def test_pins_have_room_up_to_their_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What grows no further is admitted also beyond it, and a pin is always taken
-    away."""
+    """An entry that does not grow is admitted even beyond it, and a pin is always
+    removed."""
     size = entry_bytes("a", PINNED)
     monkeypatch.setattr(ledger, "PINNED_BYTES_MAX", 2 * size)
     monkeypatch.setattr(ledger, "LEDGER_BYTES_MAX", 3 * size)
@@ -92,7 +92,7 @@ def test_questions_do_not_go_through_all_entries(
 
 
 def made(*numbers: int) -> Entry:
-    """What a process has handed in."""
+    """Entry of a process for its hand-ins."""
     calls: list[Call] = [(n, (("a", 0, 10 * n, 10 * n + 2),)) for n in numbers]
     return Entry(max(numbers), 2, 0, calls=tuple(calls))
 

@@ -30,12 +30,13 @@ def write_two(path: Path) -> None:
 
 
 def another_writer(path: Path) -> None:
-    """What a broker leaves that stopped cleanly: other marks than logstore's."""
+    """Write the marks of a broker that stopped cleanly, which differ from
+    logstore's."""
     (path / layout.CLEAN_SHUTDOWN).write_bytes(b'{"version":0,"brokerEpoch":7}')
 
 
 def drop_first_segment(partition: Path) -> int:
-    """As a broker's retention does; returns the new start offset."""
+    """Drop it like a broker's retention; return the new start offset."""
     first, second, *_ = logs_in(partition)
     for file in partition.glob(f"{first.stem}.*"):
         file.unlink()
@@ -258,8 +259,8 @@ def test_owner_file_stays_where_the_disk_is_full(
 def test_owner_file_that_cannot_be_changed_goes(
     tmp_path: Path, method: str, short: int
 ) -> None:
-    """What is half of one never stays: the next opening finds no owner file, and takes
-    the store as Kafka would."""
+    """Half a file never stays: the next opening finds no owner file, and opens the
+    store like Kafka."""
     with open_store(tmp_path / "store") as store:
         append_one(new_partition(store))
     files = FaultyFiles()
@@ -325,7 +326,7 @@ def test_owner_file_is_read_again_if_it_is_being_changed(
 def test_opening_after_a_kill_makes_the_names_of_a_partition_durable(
     tmp_path: Path,
 ) -> None:
-    """The sync behind the rename of its state may have failed, and what the state says
+    """The sync after the rename of its state may have failed, and what the state says
     counts: nothing lies past the durable point that would be written again."""
     with open_store(tmp_path / "store") as store:
         partition = new_partition(store)

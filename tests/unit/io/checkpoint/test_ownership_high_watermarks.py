@@ -49,7 +49,8 @@ def cut_and_grow(path: Path, count: int) -> None:
 
 @pytest.mark.parametrize("count", [1, 40])
 def test_cut_lowers_the_high_watermark(tmp_path: Path, count: int) -> None:
-    """Also if the log has grown beyond it again: it would lie inside of a batch."""
+    """This holds even if the log has grown beyond it again: it would lie inside of a
+    batch."""
     cut_and_grow(of_broker(tmp_path), count)
     assert noted(tmp_path) == CUT
 

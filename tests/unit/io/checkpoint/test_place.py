@@ -56,7 +56,7 @@ def test_uuid_tells_only_if_it_is_known_on_both_sides(
 def test_owner_file_that_does_not_say_makes_no_copy(
     root: Directory, recorded: Any
 ) -> None:
-    """That of an earlier version."""
+    """A file of an earlier version does not record its place."""
     assert not is_elsewhere(recorded, root)
 
 

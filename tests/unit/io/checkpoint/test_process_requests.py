@@ -54,7 +54,7 @@ def put(file: ProcessFile, content: bytes) -> Slot:
 
 
 def contents(owner: ServedProcess, most: int = SLOTS) -> list[bytes | None]:
-    """What the owner takes; it answers with the same."""
+    """Contents that the owner takes; it answers with the same."""
     taken = owner.take(most, 1 << 30)
     for one in taken:
         owner.answer(one.slot, one.content or b"damaged")
@@ -99,7 +99,7 @@ def test_withdrawn_request_is_not_taken(
 def test_request_that_is_being_withdrawn_is_left(
     root: Directory, mine: ProcessFile, owner: ServedProcess
 ) -> None:
-    """Nor are those behind it taken: they are carried out in order."""
+    """Nor are those after it taken: they are carried out in order."""
     for content in (b"1", b"2"):
         put(mine, content)
     other = ServedProcess(root, ID)
@@ -113,7 +113,7 @@ def test_request_that_is_being_withdrawn_is_left(
 def test_next_owner_takes_what_is_not_answered(
     root: Directory, mine: ProcessFile
 ) -> None:
-    """What was answered before, it does not take."""
+    """It does not take those answered before."""
     first = ServedProcess(root, ID)
     slots = [put(mine, b"%d" % n) for n in range(3)]
     taken = first.take(2, 1 << 20)
@@ -361,7 +361,7 @@ def test_what_a_process_left_before_its_name_is_removed(
 
 
 class Interrupting(Files):
-    """An interrupt comes behind a write, once."""
+    """An interrupt comes after a write, once."""
 
     def __init__(self) -> None:
         self.writes_left = 1 << 30
@@ -395,7 +395,7 @@ def test_number_of_an_interrupted_request_is_not_given_again(
 def test_places_of_interrupted_requests_are_used_again(
     root: Directory, mine: ProcessFile, owner: ServedProcess
 ) -> None:
-    """Those that were answered, or can be taken back: not one that the owner has."""
+    """They were answered, or can be withdrawn; a request that the owner has is kept."""
     kept = put(mine, b"waits")
     for number in range(2, SLOTS + 1):
         put(mine, b"%d" % number)

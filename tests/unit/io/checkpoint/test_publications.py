@@ -44,7 +44,7 @@ def test_log_is_synced_when_its_end_moves() -> None:
     assert second.bases == {A: 8, B: 9}
     assert second.synced == {A}
     assert first.after([entry(row(A, 6)), entry(row(B, 10))]).synced == {A, B}
-    # A log that was cut or deleted has no end, and begins anew.
+    # A log that was cut or deleted has no end, and restarts.
     gone = second.after([entry(row(A, None))])
     assert (gone.bases, gone.synced) == ({B: 9}, frozenset())
     again = gone.after([entry(row(A, 3))])
@@ -64,7 +64,7 @@ def test_last_change_of_an_identity_counts_and_comes_last() -> None:
 
 @pytest.mark.parametrize("is_appended", [False, True])
 def test_published_is_what_both_files_say(root: Directory, is_appended: bool) -> None:
-    """Also when the journal has grown since it was read."""
+    """This holds even if the journal has grown since it was read."""
     old = {"a": ENTRY, "b": ENTRY._replace(sequence=1), "c": ENTRY}
     checkpoints.write_state(root, layout.PUBLISHED, remembered(old))
     changes = change_rows({"a": ENTRY._replace(sequence=8), "b": None})

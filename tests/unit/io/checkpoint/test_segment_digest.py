@@ -1,4 +1,4 @@
-"""Digests of sealed segments: written behind the roll, true as long as they stand."""
+"""Digests of sealed segments: written after the roll, true as long as they stand."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def sealed_in(partition: Path) -> set[int]:
 
 
 def await_digests(partition: Path) -> None:
-    """Wait for the store's thread, which writes them behind the roll."""
+    """Wait for the store's thread, which writes them after the roll."""
     deadline = time.monotonic() + 30
     while digests_in(partition) != sealed_in(partition):
         assert time.monotonic() < deadline
@@ -174,7 +174,7 @@ def test_setting_is_true_or_false(text: str) -> None:
 
 
 def test_verify_tells_a_segment_that_is_not_what_was_sealed(tmp_path: Path) -> None:
-    """Also where all checksums are right: somebody has computed them anew."""
+    """This holds even if all checksums are right because they were recomputed."""
     directory = tmp_path / "orders-0"
     with logstore.open(tmp_path) as store:
         fill(new_partition(store), 30, call=3)

@@ -97,7 +97,7 @@ def test_report_says_what_was_done(tmp_path: Path) -> None:
 def test_empty_log_has_nothing_to_compact(
     tmp_path: Path, force: bool, dry_run: bool
 ) -> None:
-    """Also in a store that is only read."""
+    """This holds even in a read-only store."""
     with logstore.open(tmp_path) as store:
         topic(store)
         report = store.topic("t")[0].compact(force=force, dry_run=dry_run)
@@ -122,8 +122,8 @@ def test_clean_part_is_compacted_by_the_dirty_one(tmp_path: Path) -> None:
 
 
 def test_many_keys_take_several_passes(tmp_path: Path) -> None:
-    """With the least memory the map has room for 300,000 of them; a dry run counts each
-    record once."""
+    """The smallest map has room for 300,000 of them; a dry run counts each record
+    once."""
     with logstore.open(tmp_path) as store:
         partition = topic(store, segment_bytes=4 << 20)
         keys = [b"%08d" % number for number in range(400_000)]
@@ -223,8 +223,8 @@ def test_as_many_offsets_as_a_map_knows(
 
 
 def test_tombstone_goes_after_its_time(tmp_path: Path) -> None:
-    """That begins when it is first compacted; a clock that jumps ahead before that does
-    not remove it."""
+    """The time begins at its first compaction; a clock that jumps ahead before that
+    does not remove it."""
     with logstore.open(tmp_path) as store:
         partition = topic(store)
         partition.append(b"1", b"a")
@@ -303,7 +303,7 @@ def test_committed_data_stays_across_groups_and_rounds(tmp_path: Path) -> None:
 
 
 def test_truncation_lowers_the_checkpoint(tmp_path: Path) -> None:
-    """What is appended from there on is dirty."""
+    """Records appended from there on are dirty."""
     with logstore.open(tmp_path) as store:
         partition = topic(store)
         write(partition)
@@ -320,7 +320,7 @@ def test_truncation_lowers_the_checkpoint(tmp_path: Path) -> None:
 
 
 def test_deleted_topic_leaves_the_checkpoint(tmp_path: Path) -> None:
-    """Another one of its name begins anew."""
+    """Another one of its name restarts."""
     with logstore.open(tmp_path) as store:
         write(topic(store))
         write(topic(store, "u"))
@@ -551,7 +551,7 @@ def test_rate_is_limited(tmp_path: Path) -> None:
 def test_log_that_became_shorter_without_the_store_lowers_the_checkpoint(
     tmp_path: Path, by: str
 ) -> None:
-    """What is appended then is not compacted, though its offsets were."""
+    """Records appended then are not compacted, though their offsets were."""
     with logstore.open(tmp_path) as store:
         partition = topic(store)
         write(partition, 40, 40)

@@ -51,7 +51,7 @@ def checkpoint(store: Path) -> str:
 
 
 def values(partition: Partition, key: bytes) -> list[bytes | None]:
-    """What a reader of committed records gets of a key."""
+    """Values of a key for a reader of committed records."""
     records = partition.read(isolation="read_committed")
     return [record.value for record in records if record.key == key]
 
@@ -70,7 +70,7 @@ def append_end(partition: Partition, kind: int) -> None:
 
 
 def once(at: int, action: Callable[[], Any]) -> Callable[[Any], None]:
-    """For `on_progress`: an action behind the step of this number, from 1."""
+    """Callback for `on_progress`: an action after the step of this number, from 1."""
     steps = []
 
     def on_progress(_: Any) -> None:
@@ -283,7 +283,7 @@ def test_cut_that_removes_a_marker_begins_the_compaction_anew(tmp_path: Path) ->
 def test_cut_in_what_is_being_read_is_no_damage(
     tmp_path: Path, step: int, rolls: bool, dry_run: bool
 ) -> None:
-    """A compaction that meets the end of a segment which was cut begins anew; it raises
+    """A compaction that meets the end of a segment which was cut restarts; it raises
     no error, and it ends."""
     with logstore.open(tmp_path) as store:
         partition = topic(store)
@@ -309,7 +309,7 @@ def test_cut_in_what_is_being_read_is_no_damage(
 def test_cut_at_the_end_of_a_full_map_begins_the_compaction_anew(
     tmp_path: Path, small_map: int
 ) -> None:
-    """The map has the keys of some records behind its end; the cut takes these."""
+    """The map has the keys of some records after its end; the cut takes these."""
     with logstore.open(tmp_path) as store:
         partition = topic(store)
         partition.append(b"kept", b"k")
@@ -334,8 +334,8 @@ def test_cut_at_the_end_of_a_full_map_begins_the_compaction_anew(
 
 @pytest.mark.parametrize("step", [1, 2, 3])
 def test_cut_stays_in_the_checkpoint(tmp_path: Path, step: int) -> None:
-    """Also if no group has changed: what was appended since is dirty, and a tombstone
-    in it goes only after what it deletes."""
+    """This holds even if no group has changed: later appends are dirty, and a tombstone
+    among them goes only after the records it deletes."""
     with logstore.open(tmp_path) as store:
         partition = topic(store)
         for number in range(10):
@@ -392,7 +392,7 @@ def test_second_compaction_reads_the_checkpoint_when_the_first_has_ended(
 def test_deletion_of_the_topic_ends_the_compaction_before_it_forgets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The last step of the compaction could begin right behind that; it would leave its
+    """The last step of the compaction could begin right after that; it would leave its
     checkpoint to the next topic of the name. No segment has to be replaced."""
     forget = CompactedOffsets.forget
     waits, goes = threading.Event(), threading.Event()
@@ -432,7 +432,7 @@ def test_deletion_of_the_topic_ends_the_compaction_before_it_forgets(
 def test_topic_that_could_not_be_deleted_is_compacted_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A compaction whose steps all fall before or behind the attempt goes on, too."""
+    """A compaction whose steps all fall before or after the attempt continues, too."""
     with logstore.open(tmp_path) as store:
         partition = topic(store)
         partition.append(b"1", b"a")
@@ -453,7 +453,7 @@ def test_topic_that_could_not_be_deleted_is_compacted_again(
 
 
 def test_compaction_from_inside_itself_is_refused(tmp_path: Path) -> None:
-    """It would wait for itself; the outer one goes on. That of another partition may
+    """It would wait for itself; the outer one continues. That of another partition may
     be made."""
     with logstore.open(tmp_path) as store:
         partition = topic(store)

@@ -165,7 +165,7 @@ def test_record_with_more_headers_than_the_limit_is_no_damage(
 def test_damage_is_named_by_the_offset_that_a_compaction_has_not_read(
     tmp_path: Path, codec: str
 ) -> None:
-    """With the position of the batch, also if a record in it is damaged."""
+    """The error has the position of the batch, even if a record in it is damaged."""
     first, wrong = batch2(items(0, 10)), batch2(items(10, 2), codec=codec, headers=1)
     content = bytearray(wrong.data)
     content[57:61] = (3).to_bytes(4, "big")  # one record more than there are

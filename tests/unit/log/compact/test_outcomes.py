@@ -1,4 +1,4 @@
-"""What a compaction must leave of batches, because of the log as a whole."""
+"""Batches that a compaction must leave because of the log as a whole."""
 
 from __future__ import annotations
 

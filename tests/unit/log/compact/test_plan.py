@@ -105,7 +105,7 @@ def test_record_that_waits_for_too_long_makes_it_due() -> None:
 
 
 def test_empty_log_is_not_due() -> None:
-    """Also one with an active segment alone."""
+    """This includes a log with an active segment only."""
     assert not decided([], end=0, stable=0).is_due
     assert not decided([segment(0, 10)], end=10, stable=10).is_due
 
@@ -116,7 +116,7 @@ def bases(log: list[SegmentFacts], *limits: int) -> list[list[int]]:
 
 
 def test_groups_are_limited_by_size() -> None:
-    """Of the logs, and of each kind of index."""
+    """The sizes of logs and of each kind of index are limited."""
     assert bases(LOG, 250, 1000) == [[0, 10], [20, 30], [40]]
     assert bases(LOG, 99, 1000) == [[0], [10], [20], [30], [40]]
     indexed = [one._replace(index_bytes=40) for one in LOG]

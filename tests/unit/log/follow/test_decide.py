@@ -633,7 +633,7 @@ def test_decision_without_the_bytes_is_the_same_or_asks_for_them(name: str) -> N
 
 @pytest.mark.parametrize("name", ROWS)
 def test_log_that_did_not_change_since_is_the_same(name: str) -> None:
-    """What one look has found is the log of before for the next."""
+    """The state found by one look is the earlier log of the next."""
     row = ROWS[name]
     now = row.before._replace(**row.now)
     change = decide(now, now._replace(bytes=Bytes(frozenset(now.ends))))

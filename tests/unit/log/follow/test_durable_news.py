@@ -207,8 +207,8 @@ def test_copy_of_the_file_says_nothing_of_a_copied_log(
 def test_next_owner_tells_what_one_that_was_killed_had_synced(
     path: Path, *, is_opened: bool
 ) -> None:
-    """Also of a log to which it appends nothing, whether it has been opened or not: a
-    consumer elsewhere would wait for it for ever."""
+    """This includes a log to which it appends nothing, opened or not: a consumer
+    elsewhere would wait for it forever."""
     with logstore.open(path, config=CONFIG) as store:
         store.create_topic("a", 2, TOPIC)
     child = os.fork()
@@ -235,7 +235,7 @@ def test_next_owner_tells_what_one_that_was_killed_had_synced(
 def test_file_of_an_owner_that_was_killed_says_what_it_has_synced(
     path: Path,
 ) -> None:
-    """That is still true; the next owner has a file of its own."""
+    """It is still true; the next owner has another file."""
     child = os.fork()
     if child == 0:
         try:
@@ -291,7 +291,7 @@ def test_what_was_synced_before_a_backup_was_put_back_does_not_count(
 
 
 def put_back(saved: Path, path: Path) -> None:
-    """What is in a directory, under its own inode."""
+    """Restore the contents of a directory, under its own inode."""
     for entry in saved.rglob("*"):
         if entry.is_file() and entry.name != ".lock":
             shutil.copy2(entry, path / entry.relative_to(saved))
@@ -303,7 +303,7 @@ def put_back(saved: Path, path: Path) -> None:
 def test_file_of_something_else_does_not_count(
     store: Store, log: Partition, reader: Partition, other: str
 ) -> None:
-    """Of an earlier run of the machine, of another owner, of another log."""
+    """The file is of an earlier boot, of another owner, or of another log."""
     log.append_many([b"x"] * 20)
     files, context = store._context.files, log._writer.context
     owner = store._context.state.ownership.writer()
@@ -344,7 +344,7 @@ def test_changed_bit_makes_it_not_count(store: Store, log: Partition, bit: int) 
     ids=["empty", "short", "zeros", "zero tail", "gone", "directory", "link", "fifo"],
 )  # fmt: skip
 def test_damaged_file_is_as_none(store: Store, log: Partition, damage: Any) -> None:
-    """Readers know what the state says, and the writer goes on."""
+    """Readers know what the state says, and the writer continues."""
     log.append(b"x", durable=True)
     damage(page_of(log))
     with logstore.open(store.path, read_only=True) as again:
@@ -429,7 +429,8 @@ def test_failing_call_fails_no_sync(
 
 
 def test_files_of_many_partitions_stay_within_the_limit(path: Path) -> None:
-    """Those that tell count as those of segments do, and are closed with them."""
+    """Files of durable offsets count like those of segments, and are closed with
+    them."""
     config = StoreConfig(flush_checkpoint_ms=NEVER, max_open_files=8)
     with logstore.open(path, config=config) as store:
         topic = store.create_topic("a", 20, TOPIC)

@@ -96,8 +96,8 @@ def test_cut_of_long_ago_is_not_reported_after_the_state_was_missing(
 def test_cut_after_the_state_was_missing_is_reported_though_the_bytes_are_the_same(
     tmp_path: Path,
 ) -> None:
-    """What was known of the cuts before is known while the state is missing: so the
-    next one is seen in the state, and not only in other bytes."""
+    """The known cuts stay known while the state is missing: so the next one is seen in
+    the state, and not only in other bytes."""
     files = FullDisk()
     with open_store(tmp_path, _files=files) as store:
         partition = log_with_a_cut(store)

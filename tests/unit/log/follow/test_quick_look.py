@@ -265,7 +265,8 @@ CHANGES: dict[str, Callable[[Path, Any], object]] = {
 def test_any_other_change_makes_it_look_at_everything(
     path: Path, writer: logstore.Store, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
-    """Also if records were appended, too; and then it says what a new reader says."""
+    """This holds even if records were appended, too; and then the result is that of a
+    new reader."""
     p = new_partition(writer)
     append_records(p, 5)
     p.flush()
@@ -436,8 +437,8 @@ BETWEEN: dict[str, Callable[[Path, Any], object]] = {
 def test_change_at_any_call_of_a_quick_look_gives_no_mixture(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
-    """What a follower gets is of the log before the change, up to there, or of the one
-    after it; and who looks again sees what there is then."""
+    """A follower gets the log before the change, up to there, or the one after it; the
+    next look sees the state of that time."""
     for at in itertools.count(1, stride(2)):
         path, did = tmp_path / str(at), list[int]()
         with open_store(path, _files=Unsynced()) as writer:
@@ -518,7 +519,7 @@ def test_error_of_the_system_leads_to_a_whole_look(
 def test_batch_that_no_segment_can_have_is_left_to_a_whole_look(
     path: Path, writer: logstore.Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the quick look has counted before is undone."""
+    """The counts of the quick look are undone."""
     p = new_partition(writer)
     append_records(p, 5)
     reader = watched(path, monkeypatch)

@@ -46,7 +46,7 @@ def follower(path: Path, **options: object) -> logstore.Partition:
 def test_reader_sees_each_append_at_once(
     tmp_path: Path, magic: int, codec: str
 ) -> None:
-    """What has been appended is there for every other reader, across rolls."""
+    """Every other reader sees appended records, across rolls."""
     with logstore.open(tmp_path) as store:
         partition = new_partition(store, magic, codec, segment_bytes=500)
         reader = follower(tmp_path)
@@ -416,7 +416,7 @@ def test_follow_whose_place_was_deleted_raises_offset_out_of_range(
 
 
 def test_follow_durable_only_stops_at_the_durable_offset(tmp_path: Path) -> None:
-    """What may vanish in a power cut is delivered when it no longer may."""
+    """Records that a power cut may remove are delivered once it no longer may."""
     with logstore.open(tmp_path) as store:
         partition = new_partition(store)
         fill(partition, 5)
@@ -427,7 +427,7 @@ def test_follow_durable_only_stops_at_the_durable_offset(tmp_path: Path) -> None
 
 
 def test_follow_of_compacted_gap_moves_on(tmp_path: Path) -> None:
-    """A follower over an empty rolled segment delivers what comes behind it."""
+    """A follower over an empty rolled segment delivers what comes after it."""
     with logstore.open(tmp_path) as store:
         partition = new_partition(store)
         records = partition.follow()

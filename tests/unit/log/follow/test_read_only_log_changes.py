@@ -1,5 +1,5 @@
 """A reader, as another process opens it, whose log is cut, replaced or hard to read
-between its calls: it goes on, or says that records are gone, and never less."""
+between its calls: it continues, or says that records are gone, and never less."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def offsets_of(item: Any) -> list[int]:
 def test_read_beside_a_truncation_gives_all_that_stays_and_says_that_the_rest_is_gone(
     tmp_path: Path, way: str, magic: int
 ) -> None:
-    """Also where something else in its process has looked meanwhile."""
+    """This holds even if another reader in its process has looked meanwhile."""
     store, partition = long_log(tmp_path, magic)
     with store, open_store(tmp_path, read_only=True) as reading:
         reader = reading.topic("orders")[0]
@@ -120,7 +120,7 @@ def test_follower_goes_on_behind_a_failed_append(tmp_path: Path) -> None:
 def test_log_that_was_cut_and_has_grown_again_is_no_damage(
     tmp_path: Path, way: str, magic: int
 ) -> None:
-    """What stands where a batch began may be anything, a later format, too."""
+    """The bytes where a batch began may be anything, even a later format."""
     store, partition = long_log(tmp_path, magic)
     files = FaultyFiles()
 
@@ -220,7 +220,7 @@ def test_segment_that_comes_at_any_call_of_a_look_is_seen_whole_or_not_yet(
 
 
 class _StopError(BaseException):
-    """As an interrupt."""
+    """Stands for an interrupt."""
 
 
 @pytest.mark.parametrize("error", [errno.EMFILE, errno.EIO, 0], ids=str)
@@ -495,7 +495,7 @@ def test_changes_within_one_tick_of_the_clock_are_seen(tmp_path: Path) -> None:
 def test_read_across_a_truncation_leaves_no_hole(
     tmp_path: Path, read_only: bool, way: str, skip: str, grows: bool
 ) -> None:
-    """Wherever the read stands: it goes on in the log as it is, or says what is gone;
+    """Wherever the read stands: it continues in the log as it is, or says what is gone;
     never in segments that were cut off."""
     ways: dict[str, Callable[[logstore.Partition], Iterator[Any]]] = {
         "read": lambda partition: partition.read(on_corruption=skip),
@@ -581,7 +581,7 @@ def test_skipping_read_that_has_begun_goes_on_in_deleted_segments(
 def test_records_that_are_deleted_during_a_look_leave_no_segments(
     tmp_path: Path,
 ) -> None:
-    """At whichever of its calls; the log goes on with a roll, after which nothing but
+    """At whichever of its calls; the log continues with a roll, after which nothing but
     that is looked for."""
     files, nth, has_met = FaultyFiles(), 1, True
     config = config_of(2, segment_bytes=1 << 20)

@@ -65,7 +65,8 @@ def test_read_below_a_cut_goes_on_to_it_and_says_that_the_rest_is_gone(
 def test_follower_above_a_cut_is_told_and_one_at_it_goes_on(
     tmp_path: Path, where: str
 ) -> None:
-    """Also where the log has grown past it again between two of its looks."""
+    """This holds even if the log has grown past the cut again between two of its
+    looks."""
     with open_store(tmp_path, _files=Unsynced()) as store:
         p = store.create_topic("orders", config=config_of(1))[0]
         append(p, b"old", 10)
@@ -92,7 +93,7 @@ def test_follower_above_a_cut_is_told_and_one_at_it_goes_on(
 OLD = [b"old.%d" % offset for offset in range(10)]
 NEW = [b"new.%d" % offset for offset in range(3)]
 
-# What a call gives: of the log before the cut, and behind it.
+# What a call gives: of the log before the cut, and after it.
 ANSWERS: dict[str, tuple[Callable[[logstore.Partition], object], int, object, object]]
 ANSWERS = {
     "fetch": (lambda p: [r.value for r in p.fetch(0)], 0, OLD, NEW),

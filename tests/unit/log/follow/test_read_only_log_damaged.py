@@ -53,7 +53,7 @@ def test_skipping_much_damage_in_many_segments_costs_little_for_each(
 
 @pytest.mark.parametrize("way", ["read", "batches", "fetch"])
 def test_skipping_from_within_a_lost_segment(tmp_path: Path, way: str) -> None:
-    """Also where its index is still there."""
+    """This works even if its index is still there."""
     with open_store(tmp_path, _files=Unsynced()) as store:
         config = config_of(1, segment_bytes=700, index_interval_bytes=100)
         partition = store.create_topic("orders", config=config)[0]
@@ -74,7 +74,7 @@ def test_skipping_from_within_a_lost_segment(tmp_path: Path, way: str) -> None:
 def test_damage_is_told_at_once_whatever_the_clock_says(
     tmp_path: Path, way: str
 ) -> None:
-    """Also where the directory was changed right now, or in the future."""
+    """This holds even if the directory was changed just now, or in the future."""
     directory = small_log(tmp_path, 2, "none")
     log = logs_in(directory)[1]
     flip_bit(log, log.stat().st_size * 8 - 9)
@@ -194,7 +194,7 @@ def test_first_segment_that_is_lost_under_a_reader_is_no_deletion(
 def test_damage_is_not_loaded_anew_while_a_broker_appends_behind_it(
     tmp_path: Path,
 ) -> None:
-    """What stands there does not change; only when it does, it is looked at again."""
+    """It is read again only when its bytes change."""
     log, old, _, begins = two_logs(tmp_path, 3000, 3000)
     log.write_bytes(old[: begins[2000]])
     flip_bit(log, 8 * (begins[1500] + 100))
@@ -229,7 +229,7 @@ def test_damage_is_not_loaded_anew_while_a_broker_appends_behind_it(
 def test_reads_go_on_when_a_lost_segment_is_put_back(
     tmp_path: Path, which: int, *, is_copy: bool
 ) -> None:
-    """Of a reader that has read before, and of one that was opened meanwhile."""
+    """This holds for a reader that has read before, and for one opened meanwhile."""
     with open_store(tmp_path / "store", _files=Unsynced()) as store:
         config = config_of(2, segment_bytes=700)
         fill(store.create_topic("orders", config=config)[0], 60)

@@ -1,4 +1,4 @@
-"""A log whose topic is deleted under a reader: what has begun goes on, where the log
+"""A log whose topic is deleted under a reader: what has begun continues, where the log
 was not cut before."""
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from support.values import config_of
 
 
 def test_read_of_a_topic_deleted_in_its_own_process_finishes(tmp_path: Path) -> None:
-    """What has begun goes on with the files that it began with."""
+    """It continues with the files that it began with."""
     with open_store(tmp_path, _files=Unsynced()) as store:
         p = store.create_topic("orders", config=config_of(1, segment_bytes=10_000))[0]
         append(p, b"old", COUNT)

@@ -274,8 +274,8 @@ def test_another_thread_looks_behind_a_compaction(tmp_path: Path, way: str) -> N
 def test_segment_that_was_rolled_and_compacted_between_two_looks_is_no_cut(
     tmp_path: Path, count: int
 ) -> None:
-    """What was the last segment at the first look is one of compaction at the next,
-    alone or together with the one before."""
+    """The last segment at the first look is one of compaction at the next, alone or
+    together with the one before."""
     partition = small_log(tmp_path, 2, "none")
     (partition / "leader-epoch-checkpoint").write_text("0\n1\n1 0\n")
     last = logs_in(partition)[-1]
@@ -304,7 +304,7 @@ def test_segment_that_was_rolled_and_compacted_between_two_looks_is_no_cut(
 def test_broker_takes_a_closed_store_over(
     tmp_path: Path, epochs: bool, codec: str
 ) -> None:
-    """Its batches have a leader epoch; the reader goes on in them, across a roll."""
+    """Its batches have a leader epoch; the reader continues in them, across a roll."""
     with open_store(tmp_path, _files=Unsynced()) as store:
         partition = store.create_topic("orders", config=config_of(2, codec))[0]
         for _ in range(20):
@@ -333,7 +333,7 @@ def test_broker_takes_a_closed_store_over(
 
 
 def _starts(path: Path, start: int | None) -> None:
-    """What a broker knows of the starts of the logs, as it writes it."""
+    """Write the log start offsets as a broker does."""
     rows = "" if start is None else f"orders 0 {start}\n"
     temporary = path / "log-start-offset-checkpoint.tmp"
     temporary.write_text(f"0\n{len(rows) and 1}\n{rows}")

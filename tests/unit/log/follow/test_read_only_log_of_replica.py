@@ -214,7 +214,7 @@ def test_replica_that_truncates_under_a_read_gives_no_mixture(
 def test_follower_of_a_replica_is_told_of_a_cut_below_it(
     tmp_path: Path, stands: bool
 ) -> None:
-    """And goes on where what it has seen of the log still stands."""
+    """And continues where what it has seen of the log still stands."""
     log, old, new, begins = two_logs(tmp_path, 100, 50)
     seen = 50 if stands else 80
     log.write_bytes(old[: begins[seen]])
@@ -246,7 +246,7 @@ def write_epochs(partition: Path, *epochs: tuple[int, int]) -> None:
 
 def three_segments(path: Path, same: int) -> tuple[list[Path], list[bytes]]:
     """The files of a foreign log of 150 records, and what is in those of another with
-    the same records below an offset, and behind it others of the same sizes."""
+    the same records below an offset, and after it others of the same sizes."""
     found = []
     for name, value in (("one", b"old"), ("two", b"new")):
         with open_store(path / name, _files=Unsynced()) as store:

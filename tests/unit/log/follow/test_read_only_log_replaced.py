@@ -1,5 +1,5 @@
-"""A log that is made anew, or goes back to a backup, under a reader: it is another log,
-and the reader is never given records of both."""
+"""A log that is created again, or goes back to a backup, under a reader: it is another
+log, and the reader is never given records of both."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ def test_backup_that_grows_to_the_size_that_was_lost_is_seen(tmp_path: Path) -> 
 
 
 def test_file_that_is_written_over_with_its_old_time_is_another(tmp_path: Path) -> None:
-    """As a copy that keeps times does it: inode, size and time are what they were."""
+    """A copy may keep times: inode, size and time are the same."""
     (tmp_path / "file").write_bytes(b"old")
     directory = Directory.open_root(Unsynced(), str(tmp_path))
     before, info = directory.stamp("file"), (tmp_path / "file").stat()

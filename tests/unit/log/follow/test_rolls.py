@@ -88,7 +88,7 @@ def rolling(writer: logstore.Store, magic: int = 1) -> Any:
 
 
 def sides(partition: Any) -> list[object]:
-    """What can be asked of a log, without what a reader cannot know."""
+    """Observable state of a log, without facts that a reader cannot know."""
     bounds = partition.start_offset, partition.end_offset
     segments = [(s.base_offset, s.size_bytes) for s in partition.segments]
     return [bounds, list(partition.read()), segments]
@@ -126,7 +126,7 @@ def test_rolls_are_found_without_the_names(
 def test_durable_offset_and_digests_come_with_the_entries(
     path: Path, writer: logstore.Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those of sealed segments are in the state: a time lookup uses them."""
+    """Digests of sealed segments are in the state: a time lookup uses them."""
     p = rolling(writer)
     reader = Counted(path, monkeypatch)
     fill(p, 60, call=1)
@@ -176,7 +176,7 @@ def test_cut_beside_rolls_is_seen(
 def test_entry_that_cannot_be_used_is_not_used(
     path: Path, writer: logstore.Store, monkeypatch: pytest.MonkeyPatch, spoil: str
 ) -> None:
-    """What is seen is what a reader sees that opens now."""
+    """The view is that of a reader that opens now."""
     p = rolling(writer)
     reader = Counted(path, monkeypatch)
     state = path / "orders-0" / PARTITION_STATE

@@ -180,7 +180,7 @@ def test_part_of_a_large_segment_is_read(
 def test_columns_that_nobody_asks_for_are_not_decoded(
     topic: logstore.Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those of the projection and of the filter are, in the dataset's order."""
+    """Columns of the projection and of the filter are, in the dataset's order."""
     asked: list[tuple[str, ...]] = []
     from logstore.log.frames import dataset
 
@@ -267,7 +267,7 @@ def test_time_that_does_not_rise_hides_nothing(tmp_path: Path) -> None:
 
 
 def test_log_that_another_process_appends_to_hides_nothing(tmp_path: Path) -> None:
-    """What came since the last scan is found by its time, in the same segment."""
+    """Records since the last scan are found by their time, in the same segment."""
     with logstore.open(tmp_path) as store:
         p = store.create_topic("t")[0]
         p.append(b"old", timestamp_ms=START_MS)
@@ -302,7 +302,7 @@ def test_dataset_reads_the_log_as_it_is_then(tmp_path: Path) -> None:
 
 
 def test_dataset_has_the_methods_of_a_dataset(topic: logstore.Topic) -> None:
-    """With what each of them gives of a table."""
+    """Each of them gives the same as for a table."""
     d = topic[0].to_dataset()
     whole = d.to_table()
     assert whole.schema == d.schema
@@ -356,7 +356,7 @@ def test_unknown_column_is_refused(topic: logstore.Topic) -> None:
 
 
 def test_sort_works_in_memory(topic: logstore.Topic) -> None:
-    """As of any dataset."""
+    """Any dataset does the same."""
     d = topic[0].to_dataset().filter(F("offset") < 5)
     back = d.sort_by([("offset", "descending")]).to_table()
     assert back.column("offset").to_pylist() == [4, 3, 2, 1, 0]

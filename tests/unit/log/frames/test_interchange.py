@@ -58,7 +58,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_pyarrow_takes_a_partition_and_a_topic_as_they_are(tmp_path: Path) -> None:
-    """With the default columns of `read_arrow`, each time anew."""
+    """The columns are the defaults of `read_arrow`; each call reads again."""
     topic = topic_of(tmp_path)
     for _ in range(2):
         table = pa.table(topic[1])
@@ -85,7 +85,7 @@ def test_polars_and_pandas_take_them(tmp_path: Path) -> None:
 
 
 def test_duckdb_takes_them_by_the_name_of_the_variable(tmp_path: Path) -> None:
-    """Also twice, in one statement or in two, and joined with each other."""
+    """This works twice, in one statement or in two, and joined with each other."""
     duckdb = pytest.importorskip("duckdb")
     topic = topic_of(tmp_path)
     p = topic[0]  # noqa: F841 - DuckDB finds it by its name
@@ -113,7 +113,8 @@ def test_append_arrow_takes_a_partition(tmp_path: Path) -> None:
 
 
 def test_requested_schema_chooses_columns_and_types(tmp_path: Path) -> None:
-    """What a consumer asks for is what it gets: fewer, other ones, as other types."""
+    """A consumer gets the columns and types it requests: fewer, other ones, as other
+    types."""
     topic = topic_of(tmp_path)
     asked = pa.schema(
         [
@@ -194,7 +195,8 @@ def test_bounds_mean_the_same_in_each_partition(
 
 
 def test_each_partition_may_have_its_own_bounds(tmp_path: Path) -> None:
-    """As in `Topic.read`: a mapping; those that it leaves out are read whole."""
+    """A mapping works as in `Topic.read`; partitions that it leaves out are read
+    whole."""
     topic = topic_of(tmp_path)
     table = topic.read_arrow(
         {0: 190, 2: 5}, {1: 3, 2: 7}, columns=["partition", "offset"]
@@ -363,7 +365,7 @@ def test_damage_reaches_each_consumer_as_an_error(tmp_path: Path) -> None:
 def test_log_that_is_cut_meanwhile_is_never_mixed(
     tmp_path: Path, small_pieces: None
 ) -> None:
-    """What threads have read ahead of a cut does not come out behind it."""
+    """Rows that threads have read ahead of a cut are not delivered after it."""
     config = logstore.TopicConfig(message_format=2, segment_bytes=700)
     with logstore.open(tmp_path) as store:
         p = store.create_topic("t", config=config)[0]
@@ -425,7 +427,7 @@ def test_import_of_logstore_brings_no_pyarrow() -> None:
 def test_without_pyarrow_the_error_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of each way in."""
+    """Each entry point raises it."""
     topic = topic_of(tmp_path, count=10)
     for name in list(sys.modules):
         if name.startswith(("logstore.log.frames.", "logstore.record.arrow")):
@@ -489,8 +491,8 @@ def test_import_that_python_has_lost_is_made_again(
 def test_log_that_is_compacted_during_a_scan_gives_the_last_record_of_each_key(
     tmp_path: Path, small_pieces: None, threads: int, isolation: str
 ) -> None:
-    """Those that the scan has not read yet are superseded by records after the end that
-    the log had when it began."""
+    """Records that the scan has not read yet are superseded by records after the end
+    that the log had when it began."""
     config = logstore.TopicConfig(
         message_format=2,
         segment_bytes=800,

@@ -53,7 +53,7 @@ def topic(tmp_path: Path) -> Any:
 def test_columns_of_json_have_what_is_of_their_type_and_null(
     topic: Any, monkeypatch: pytest.MonkeyPatch, loads: Any, threads: int, view: bool
 ) -> None:
-    """With orjson and without it; no value makes a read fail."""
+    """This holds with orjson and without it; no value makes a read fail."""
     monkeypatch.setattr(payloads, "_loads", loads)
     for source, times in ((topic, 2), (topic[0], 1)):
         reader = source.read_arrow(
@@ -127,7 +127,7 @@ def test_wrong_choice_is_refused_before_anything_is_read(
 
 
 def test_limit_and_damage_are_as_without(tmp_path: Path) -> None:
-    """Also with a function that decides about damage, which one thread calls."""
+    """This includes a function that decides about damage, which one thread calls."""
     with logstore.open(tmp_path) as store:
         partition = store.create_topic("t")[0]
         for number in range(3):

@@ -1,4 +1,5 @@
-"""What a read reads at once: little twice, and the same with each buffer."""
+"""Bytes that a read reads at once: few are read twice, and each buffer gives the
+same."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ def bytes_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_long_batches_are_read_once(
     tmp_path: Path, bytes_read: list[int], magic: int, size: int
 ) -> None:
-    """Of batches that fill half a buffer and more, little is read twice."""
+    """Little is read twice if batches fill half a buffer and more."""
     pytest.importorskip("pyarrow")
     with logstore.open(tmp_path) as store:
         config = config_of(magic, max_message_bytes=2 << 20)
@@ -75,7 +76,7 @@ def of_random_lengths(folder: Path, magic: int, codec: str, seed: int) -> list[A
 
 
 def until_damage(folder: Path) -> Iterator[Any]:
-    """What is read, and then the facts of the error, if there is one."""
+    """Yield the records, and then the facts of the error, if there is one."""
     with logstore.open(folder, read_only=True) as store:
         try:
             yield from store.topic("t")[0].read()

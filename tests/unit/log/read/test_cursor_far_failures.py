@@ -102,7 +102,7 @@ def test_failed_request_ends_the_read_where_its_bytes_are(
 def test_short_answer_is_damage_where_the_bytes_end(
     partition: logstore.Partition, place: MemoryPlace, read: Read
 ) -> None:
-    """As a file that is too short; the next read asks again."""
+    """It is treated like a file that is too short; the next read requests it again."""
     list(partition.read(limit=1))
     segment = partition._log.segments[5]
     place.cut[segment.file.serial] = segment.size // 2
@@ -116,7 +116,7 @@ def test_short_answer_is_damage_where_the_bytes_end(
 
 
 def test_store_closed_meanwhile_ends_the_read(path: Path, place: MemoryPlace) -> None:
-    """As in a read of files: at the latest when it needs more bytes."""
+    """A read of files ends in the same way: at the latest when it needs more bytes."""
     with logstore.open(path, read_only=True) as store:
         records = store.topic("one")[0].read()
         for _ in range(300):
@@ -223,7 +223,7 @@ def test_damage_is_met_as_in_files(
     damage: Callable[[bytearray], None],
     read: Callable[[Any], Iterator[Any]],
 ) -> None:
-    """The same records, the same error, and reading goes on at the same place."""
+    """The same records, the same error, and reading continues at the same place."""
     path = tmp_path / "s"
     with logstore.open(path) as store:
         config = TopicConfig(segment_bytes=100_000)
@@ -271,7 +271,7 @@ def test_lookups_are_few_requests(
 def test_first_records_are_few_requests(
     partition: logstore.Partition, place: MemoryPlace
 ) -> None:
-    """Of one buffer, and at most as many ahead of it: these begin with the others, and
-    on a busy machine before the read ends."""
+    """They are those of one buffer, and at most as many ahead of it: these begin with
+    the others, and on a busy machine before the read ends."""
     assert [record.offset for record in partition.read(limit=1)] == [0]
     assert len(place.requests) <= 2 * 256 * 1024 // BLOCK_BYTES

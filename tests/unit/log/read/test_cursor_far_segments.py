@@ -280,7 +280,7 @@ def place(monkeypatch: pytest.MonkeyPatch) -> MemoryPlace:
     return place
 
 
-# Several partitions are a case of their own if they are read together.
+# Several partitions are a separate case if they are read together.
 CASES = [(name, "one") for name in WAYS] + [
     (name, "three")
     for name in WAYS
@@ -298,8 +298,8 @@ def test_way_of_reading_keeps_requests_in_flight_across_segments(
     name: str,
     topic: str,
 ) -> None:
-    """As many as may run, all the time but at the beginning of each log; and no more
-    requests than the bytes need."""
+    """As many as may run are in flight, except at the beginning of each log; and there
+    are no more requests than the bytes need."""
     assert WAYS[name](path, topic) == expected[topic]
     assert place.most == place.in_flight
     assert place.segments == 12

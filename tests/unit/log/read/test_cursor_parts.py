@@ -50,12 +50,13 @@ def test_buffer_is_no_larger_than_its_segment() -> None:
 
 
 def test_buffer_holds_the_frame_of_a_batch() -> None:
-    """Also if the caller of a fetch asks for one byte."""
+    """This holds even if the caller of a fetch asks for one byte."""
     assert Buffers(1, 1).take(SMALL).capacity == 17
 
 
 def test_buffer_is_used_again() -> None:
-    """Also in the next segment; but a larger one, which a batch needed, stays."""
+    """It is used in the next segment, too; but a larger one, which a batch needed,
+    stays."""
     buffers = Buffers()
     first = buffers.take(SMALL)
     assert buffers.take(SMALL) is first
@@ -218,7 +219,7 @@ def test_bytes_of_another_version_are_void(tmp_path: Path) -> None:
 
 
 def test_segment_that_ends_too_early_is_damaged(tmp_path: Path) -> None:
-    """Unless the read ends there, or the log may have gaps and goes on."""
+    """Unless the read ends there, or the log may have gaps and continues."""
     segment = segment_in(tmp_path)
     whole = read_of(segment)
     take_all(whole, 0)

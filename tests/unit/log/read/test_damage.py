@@ -96,7 +96,7 @@ def test_batch_at_the_stop_that_lies_behind_the_next_one_is_an_error(
 def test_wrong_offset_behind_the_stop_concerns_no_read_up_to_it(
     tmp_path: Path, way: str, magic: int, codec: str
 ) -> None:
-    """There is no room before the stop; or the batch behind the one at the stop lies
+    """There is no room before the stop; or the batch after the one at the stop lies
     before both, so that it is the wrong one."""
     places = write_compacted(tmp_path, magic, codec)
     flip_offset(tmp_path, places[16], 16)

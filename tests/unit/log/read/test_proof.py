@@ -95,7 +95,7 @@ def test_proof_of_what_was_removed_is_not_asked(
 
 
 def finds(store: logstore.Store, finder: ProofFinder, at: int) -> int | None:
-    """What it finds in the log as it is now."""
+    """Result of the finder in the current log."""
     views = views_of(store["t"][0])
     return finder.find(at, None, lambda: views.now(False), is_read=False)
 

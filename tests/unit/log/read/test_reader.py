@@ -220,7 +220,7 @@ def test_offset_out_of_range_raises_at_the_call(tmp_path: Path, offset: int) -> 
 
 
 def test_follow_out_of_range_raises_at_the_call(tmp_path: Path) -> None:
-    """As for every other way to read."""
+    """Every other way to read does the same."""
     with logstore.open(tmp_path) as store:
         partition = new_partition(store)
         with pytest.raises(logstore.OffsetOutOfRangeError):
@@ -276,7 +276,7 @@ def test_every_read_takes_the_common_keywords(tmp_path: Path) -> None:
 
 
 def test_read_ends_at_the_end_as_it_stood_at_the_call(tmp_path: Path) -> None:
-    """What is appended while a read goes on is not part of it."""
+    """Records appended during a read are not part of it."""
     with logstore.open(tmp_path) as store:
         partition = new_partition(store, segment_bytes=500)
         fill(partition, 20)
@@ -334,7 +334,7 @@ def test_offset_for_time_with_timestamps_out_of_order(tmp_path: Path) -> None:
 
 
 def test_offset_for_time_looks_past_the_log_start(tmp_path: Path) -> None:
-    """What is below the start offset is not found, also inside its segment."""
+    """Records below the start offset are not found, even inside its segment."""
     with logstore.open(tmp_path) as store:
         partition = new_partition(store)
         for stamp in (500, 100, 200, 600):
@@ -482,7 +482,7 @@ def test_times_beyond_what_a_record_can_have_are_answered(tmp_path: Path) -> Non
 
 
 def test_ends_of_the_calendar_are_times_to_start_at(tmp_path: Path) -> None:
-    """With a zone and without one."""
+    """They may have a zone or not."""
     zones = [None, datetime.timezone.utc]
     zones += [datetime.timezone(datetime.timedelta(hours=h)) for h in (-23, 14)]
     with logstore.open(tmp_path) as store:
@@ -539,7 +539,8 @@ def test_read_while_an_append_is_shown_is_no_damage(
 def test_fetch_of_more_bytes_than_there_is_memory_gives_what_is_there(
     tmp_path: Path, max_bytes: int
 ) -> None:
-    """Also in a gap at the end of a segment, from which it goes on in the next one."""
+    """This holds even in a gap at the end of a segment, from which it continues in the
+    next one."""
     directory = tmp_path / "t-0"
     directory.mkdir()
     for base, size in ((0, 1), (10, 400_000)):

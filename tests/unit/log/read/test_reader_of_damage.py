@@ -32,7 +32,7 @@ READS = {
 
 
 def delivered(records: object) -> tuple[list[Record], Exception | None]:
-    """What an iterator delivers, and the error that ends it."""
+    """Records that an iterator delivers, and the error that ends it."""
     found = []
     try:
         for record in records:  # type: ignore[attr-defined]
@@ -74,7 +74,7 @@ def test_damage_is_raised_after_all_records_before_it(
 def test_skip_leaves_out_the_damaged_batch_only(
     tmp_path: Path, magic: int, codec: str, way: str
 ) -> None:
-    """With on_corruption="skip" everything else is delivered once."""
+    """Everything else is delivered once if on_corruption="skip"."""
     directory = write_store(tmp_path, COUNT, magic, codec, segment_bytes=600)
     log = logs_in(directory)[1]
     bad = frames(log)[1]
@@ -91,7 +91,7 @@ def test_skip_leaves_out_the_damaged_batch_only(
 def test_skip_finds_the_next_batch_behind_a_damaged_length(
     tmp_path: Path, magic: int, bit: int
 ) -> None:
-    """A length that is wrong says nothing: the next sound batch is sought."""
+    """A length that is wrong says nothing: the next intact batch is sought."""
     directory = write_store(tmp_path, COUNT, magic)
     log = logs_in(directory)[0]
     bad = frames(log)[3]
@@ -250,7 +250,7 @@ def test_header_name_that_is_not_utf8_is_read_as_kafka_reads_it(
 def test_unknown_magic_below_the_durable_point_is_unsupported(
     tmp_path: Path, magic: int
 ) -> None:
-    """What a newer version may have written is not understood, which is no damage."""
+    """A newer version may have written it, which is no damage."""
     directory = write_store(tmp_path, COUNT, magic, segment_bytes=600)
     log = logs_in(directory)[0]
     bad = frames(log)[1]
@@ -323,8 +323,8 @@ STARTS: dict[str, Callable[[logstore.Partition, int], list[int]]] = {
 def test_read_that_starts_behind_damage_is_not_concerned_by_it(
     tmp_path: Path, way: str, magic: int, codec: str
 ) -> None:
-    """The next sound batch decides, wherever the index leads; who starts in what is
-    damaged is told where reading can go on."""
+    """The next intact batch decides, wherever the index leads; who starts in what is
+    damaged is told where reading can continue."""
     with logstore.open(tmp_path) as store:
         partition = new_partition(store, magic, codec)
         for _ in range(12):

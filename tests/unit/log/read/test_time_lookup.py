@@ -23,7 +23,7 @@ from support.values import new_partition
 
 
 class OneSegment:
-    """What a lookup knows of a segment."""
+    """State of a segment for a lookup."""
 
     def __init__(self, max_timestamp: int | None, *, is_lost: bool = False) -> None:
         self.max_timestamp = max_timestamp
@@ -35,12 +35,12 @@ def segments_of(*timestamps: int | None) -> Any:
 
 
 def listed(segments: Iterable[Any]) -> Segments:
-    """As a log has them."""
+    """Segments of a log."""
     return Segments(segments)
 
 
 def test_segments_that_end_before_a_time_are_older() -> None:
-    """Those before one that reaches it; the last one may still grow."""
+    """They come before one that reaches it; the last one may still grow."""
     largest = LargestTimestamps()
     segments = segments_of(10, 30, 20, 40, 50)
     expected = {0: 0, 10: 0, 11: 1, 30: 1, 31: 3, 40: 3, 41: 4, 51: 4, 2**62: 4}
@@ -196,7 +196,7 @@ def told_by_reading(partition: Any, start: datetime.datetime) -> list[Any]:
 
 
 def answer(call: Callable[[], Any]) -> tuple[Any, ...]:
-    """What a call returns, or the facts of the damage that it raises."""
+    """Result of a call, or the facts of the damage that it raises."""
     try:
         return ("found", call())
     except (errors.CorruptRecordError, errors.UnsupportedError) as error:
@@ -267,7 +267,7 @@ def damage_crc(data: bytearray, pos: int) -> None:
 def test_lookup_in_a_damaged_segment_says_what_a_read_says(
     tmp_path: Path, damage: Callable[[bytearray, int], None]
 ) -> None:
-    """Damage behind the record that is found does not concern the lookup; before it,
+    """Damage after the record that is found does not concern the lookup; before it,
     the error and the range that is left out are a read's."""
     with logstore.open(tmp_path) as store:
         partition = store.create_topic("a")[0]

@@ -117,7 +117,7 @@ def test_all_ways_of_reading_give_what_is_committed_below_the_first_open_transac
 
 @pytest.mark.parametrize("seed", range(20))
 def test_what_is_committed_is_read_behind_damage(tmp_path: Path, seed: int) -> None:
-    """What was open before it is taken as ended; no open record is delivered."""
+    """Transactions open before it count as ended; no open record is delivered."""
     chance, log = random.Random(seed), Log()
     places = []
     for _ in range(25):
@@ -250,8 +250,8 @@ def test_damaged_end_counts_if_other_damage_follows_directly(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("bit", [62, 40, 4])
 def test_wrong_offset_is_no_end_of_what_is_committed(tmp_path: Path, bit: int) -> None:
-    """No checksum covers it: one that lies behind the segment, or behind the batches
-    that follow, ends no look for transactions. A read behind it needs none."""
+    """No checksum covers it: one that lies after the segment, or after the batches
+    that follow, ends no look for transactions. A read after it needs none."""
     log = Log()
     places = []
     for _ in range(9):
@@ -451,7 +451,7 @@ def test_follower_before_an_open_transaction_reads_what_is_new(tmp_path: Path) -
 
 
 def test_transaction_that_was_cut_off_is_open_no_longer(tmp_path: Path) -> None:
-    """What was read of it before the cut does not count behind it."""
+    """Records read of it before the cut do not count after it."""
     with logstore.open(tmp_path) as store:
         config = logstore.TopicConfig(message_format=2)
         p = store.create_topic("t", config=config)[0]

@@ -1,5 +1,5 @@
-"""What the fault programme has found, each as a plain test: offsets that no checksum
-covers, what a power cut leaves of an operation, errors that had no name."""
+"""Findings of the fault programme as plain tests: offsets that no checksum covers, the
+remains of an operation after a power cut, errors that had no name."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def move_batch(log: Path, slot: int, offset: int) -> None:
 def test_offset_flipped_upwards_in_a_sealed_segment_hides_nothing(
     tmp_path: Path, magic: int, codec: str
 ) -> None:
-    """A batch that ends behind its segment is damage, also without own state."""
+    """A batch that ends after its segment is damage, also without own state."""
     log = logs_in(write_store(tmp_path, COUNT, magic, codec, call=3, **SETTINGS))[0]
     as_kafka_leaves_it(tmp_path)
     bad = frames(log)[1]
@@ -97,7 +97,7 @@ def durable_store(path: Path, magic: int, codec: str, *, is_killed: bool) -> Pat
 def test_altered_offset_of_the_last_durable_batch_is_damage_before_an_append(
     tmp_path: Path, magic: int, codec: str, is_killed: bool, by: int
 ) -> None:
-    """Nothing is appended behind it or cut, each read ends with an error, and `verify`
+    """Nothing is appended after it or cut, each read ends with an error, and `verify`
     names it, and not what follows; with the right offset it is a log as before."""
     log = durable_store(tmp_path / "s", magic, codec, is_killed=is_killed)
     path, bad = log.parents[1], frames(log)[-2 if is_killed else -1]
@@ -166,7 +166,7 @@ def test_altered_offset_before_gaps_of_another_program_is_damage(
         found: list[int] = []
         with pytest.raises(LOUD):
             found.extend(record.offset for record in store["orders"][0].read())
-    # One of the last two batches has a wrong offset: perhaps the one behind the gap.
+    # One of the last two batches has a wrong offset: perhaps the one after the gap.
     assert found == [0, 1, 2, 3, 4, 5]
 
 
@@ -177,7 +177,7 @@ def test_altered_offset_before_gaps_of_another_program_is_damage(
 def test_offset_flipped_upwards_in_the_last_durable_batch_hides_nothing(
     tmp_path: Path, magic: int, codec: str, is_writer: bool
 ) -> None:
-    """After a kill, with nothing behind it that would contradict it. The index does, so
+    """After a kill, with nothing after it that would contradict it. The index does, so
     all of the log is read: it ends where its state says, and once the offset is right
     again all is there."""
     store = tmp_path / "store"
@@ -460,7 +460,7 @@ def test_retention_that_cannot_ask_for_space_is_a_storage_error(tmp_path: Path) 
 def test_close_of_a_descriptor_that_fails_costs_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was promised was synced before; the descriptor is gone in any case."""
+    """Promised data was synced before; the descriptor is gone in any case."""
     close = native.close
 
     def failing(fd: int) -> None:

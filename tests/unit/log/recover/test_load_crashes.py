@@ -87,7 +87,7 @@ def test_deletion_whose_renames_were_lost_in_part_is_finished() -> None:
 
 
 def cut_short(disk: MemoryDisk, partition: Partition) -> MemoryDisk:
-    """Kill a truncation to 3 behind its commit."""
+    """Kill a truncation to 3 after its commit."""
     disk.fail("truncate", errno.EIO, name=".log")
     with pytest.raises(logstore.errors.SyncFailedError):
         partition.truncate_to(3)
@@ -145,7 +145,7 @@ def test_records_after_a_finished_truncation_stay() -> None:
 
 
 def test_truncation_ends_the_writer_where_its_last_step_fails() -> None:
-    """Else the state would go on to say that a truncation is under way."""
+    """Else the state would continue to say that a truncation is under way."""
     disk, partition = at_work(6, segment_bytes=5000)
     disk.fail("rename", errno.EIO, nth=2, name="-state.tmp", times=1)
     with pytest.raises(logstore.errors.SyncFailedError):
@@ -308,7 +308,7 @@ def test_segment_that_a_truncation_cannot_rename_ends_the_writer() -> None:
 
 
 def test_half_made_segment_blocks_appends_until_it_is_gone() -> None:
-    """An empty file behind the active segment would hide what is appended past it."""
+    """An empty file after the active segment would hide what is appended past it."""
     disk, partition = at_work(3, segment_bytes=5000)
     disk.fail("unlink", errno.EACCES)
     with pytest.raises(logstore.StorageError):
@@ -425,7 +425,7 @@ def test_directory_is_lost_though_an_earlier_topic_was_deleted() -> None:
 
 
 def test_segment_of_unknown_size_that_cannot_be_opened_is_no_gap() -> None:
-    """In a store of Kafka's: an error, and not a read that goes on behind it."""
+    """In a store of Kafka's: an error, and not a read that continues after it."""
     disk, partition = at_work()
     base = partition.segments[1].base_offset
     partition._writer.context.services.store.close()  # type: ignore[union-attr]
@@ -434,7 +434,7 @@ def test_segment_of_unknown_size_that_cannot_be_opened_is_no_gap() -> None:
         if isinstance(node, dict):
             nodes[number] = {n: i for n, i in node.items() if ".logstore-" not in n}
     disk = after_cut(disk, nodes)
-    # By the recovery, and by the use behind it, which tries again.
+    # By the recovery, and by the use after it, which tries again.
     disk.fail("open", errno.EMFILE, name=f"{base:020d}.log", times=2)
     with opened(disk) as store:
         assert labels(store) == ["unreadable"]
@@ -475,7 +475,8 @@ def test_log_whose_end_cannot_be_read_is_not_taken_for_shorter(
 
 
 def test_closing_behind_a_change_of_settings_notes_where_the_log_ends() -> None:
-    """Also where all was durable before: the state file was not written since."""
+    """This holds even if all was durable before: the state file was not written
+    since."""
     disk = MemoryDisk()
     with opened(disk) as store:
         new_partition(store, 1)

@@ -40,9 +40,8 @@ DAMAGE: dict[str, Callable[[Path, logstore.RecordBatch], None]] = {
 def test_damage_below_the_durable_point_is_loud_and_nothing_is_cut(
     tmp_path: Path, magic: int, codec: str, how: str, clean: bool
 ) -> None:
-    """What was promised is not dropped in silence: reads raise where the damage is,
-    the file stays as it is; appends are refused where opening sees it (it does not read
-    what was durable)."""
+    """Promised data is not dropped silently: reads raise at the damage, the file is not
+    changed; appends are refused if opening sees it (it does not read durable data)."""
     if clean:
         write_store(tmp_path / "killed", COUNT, magic, codec)
         path = tmp_path / "killed"
@@ -82,8 +81,8 @@ def test_damage_below_the_durable_point_is_loud_and_nothing_is_cut(
 def test_log_of_a_broker_does_not_end_at_the_damage_of_its_last_segment(
     tmp_path: Path, point: int | None, is_clean: bool
 ) -> None:
-    """Also after a clean stop, whatever the recovery point says: `verify` lists the
-    damaged offsets, and reading goes on after them."""
+    """This holds even after a clean stop, whatever the recovery point is: `verify`
+    lists the damaged offsets, and reading continues after them."""
     directory = tmp_path / "t-0"
     directory.mkdir()
     rows = [batch(n, [(b"k", b"v")], -1, control=False) for n in range(40)]
@@ -171,7 +170,7 @@ def test_closed_store_that_lost_a_segment_is_damaged(tmp_path: Path) -> None:
 def test_closed_store_that_grew_is_damaged_and_serves_what_it_had(
     tmp_path: Path,
 ) -> None:
-    """Nobody of us wrote behind the end of a closed log."""
+    """Nobody of us wrote after the end of a closed log."""
     directory = write_store(tmp_path, COUNT)
     log = logs_in(directory)[0]
     append_garbage(log)
@@ -198,7 +197,7 @@ def another_program(log: Path) -> bytes:
     return no_state(log)
 
 
-# What comes behind the end of a log that was closed.
+# What comes after the end of a log that was closed.
 HURT: dict[str, Callable[[Path], bytes]] = {
     "garbage": lambda log: GARBAGE,
     "zeros": lambda log: bytes(300),
@@ -213,7 +212,7 @@ def test_damage_seen_in_a_closed_store_is_not_forgotten(
     tmp_path: Path, hurt: str
 ) -> None:
     """Where another partition is written to then, and the store is killed, or closed
-    without its marks, what lies behind the end of a closed log is no torn tail."""
+    without its marks, what lies after the end of a closed log is no torn tail."""
     live, store = tmp_path / "live", tmp_path / "store"
     write_store(live, COUNT)
     with logstore.open(live) as opened:
@@ -256,7 +255,7 @@ def test_damage_seen_in_a_closed_store_is_not_forgotten(
 
 
 def test_a_partition_older_than_its_closed_store_stays_so(tmp_path: Path) -> None:
-    """Offsets were given out that it does not have: also behind an unclean stop."""
+    """Offsets were given out that it does not have: also after an unclean stop."""
     directory = write_store(tmp_path / "live", COUNT)
     shutil.copytree(directory, tmp_path / "old")
     with logstore.open(tmp_path / "live") as opened:

@@ -82,7 +82,7 @@ def test_new_segment_without_data_is_an_empty_active_segment(
 def test_deleted_and_temporary_leftovers_are_ignored_and_removed(
     tmp_path: Path,
 ) -> None:
-    """What a crash left waiting is no part of the log."""
+    """Files that a crash left are not part of the log."""
     path = killed_store(tmp_path)
     data = the_log(path).read_bytes()
     for name in (

@@ -1,5 +1,5 @@
-"""What the journal of publications says is there: opening cuts nothing of it, and
-notices if it is gone, also after another start of the machine."""
+"""Publications in the journal: opening cuts none of them, and notices if they are gone,
+even after a reboot."""
 
 from __future__ import annotations
 
@@ -150,8 +150,7 @@ def test_log_that_was_cut_after_a_publication_has_lost_nothing(tmp_path: Path) -
 def test_end_of_a_publication_that_was_cut_short_may_be_lost_with_the_power(
     tmp_path: Path,
 ) -> None:
-    """What was appended before it was not synced yet, and counted for nobody as
-    durable."""
+    """Records appended before it were not synced yet, and never reported as durable."""
 
     def work(store: logstore.Store) -> None:
         store.topic("orders")[0].append(b"first", durable=True)

@@ -103,7 +103,7 @@ def test_store_restored_in_part_is_whole_or_says_what_it_lacks(
             else:
                 assert not is_lost
             assert found == expected(1, 0, len(found))
-            # What was put behind the end of a closed log is not served.
+            # What was put after the end of a closed log is not served.
             assert len(found) == (OLD if is_lost or is_older or is_foreign else NEW)
             assert partition.end_offset == (NEW if is_lost else len(found))
             if read_only:

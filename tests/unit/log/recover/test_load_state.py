@@ -93,7 +93,7 @@ def test_own_state_is_stale_after_another_program_wrote(
 
 
 def test_bad_kafka_checkpoint_is_reported_and_taken_as_empty(tmp_path: Path) -> None:
-    """As Kafka does; nothing is lost by it."""
+    """Kafka does the same; nothing is lost by it."""
     write_store(tmp_path, COUNT)
     for own in tmp_path.rglob(".logstore*"):
         own.unlink()

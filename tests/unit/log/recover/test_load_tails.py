@@ -42,7 +42,7 @@ from support.values import (
 @every_format
 def test_killed_writer_loses_nothing(tmp_path: Path, magic: int, codec: str) -> None:
     """Records that were appended are there after a kill, and are durable after the
-    opening; the log goes on where it ended."""
+    opening; the log continues where it ended."""
     path = killed_store(tmp_path, magic, codec, call=4, segment_bytes=700)
     assert read_all(path) == expected(magic, 0, COUNT)
     files = FaultyFiles()
@@ -135,7 +135,7 @@ def test_anything_behind_the_last_batch_is_a_torn_tail(
 
 
 def kept_in(path: Path) -> dict[str, bytes]:
-    """What is kept of torn tails: the end of the name after the position -> bytes."""
+    """Torn tails that were kept: the end of the name after the position -> bytes."""
     return {
         found.name.partition("-torn-")[2].partition("-")[2].partition(".")[2]: (
             found.read_bytes()
@@ -197,8 +197,8 @@ def test_kept_tail_stays_where_cutting_it_fails(tmp_path: Path, method: str) -> 
 def test_flipped_bit_above_the_durable_point_cuts_there(
     tmp_path: Path, magic: int, codec: str
 ) -> None:
-    """Pages reach the disk in any order: a sound batch behind a bad one proves nothing,
-    and is not served."""
+    """Pages reach the disk in any order: an intact batch after a bad one proves
+    nothing, and is not served."""
     path = killed_store(tmp_path, magic, codec, durable=10, call=5)
     restart_machine(path)
     batches = list(
@@ -255,8 +255,8 @@ def test_torn_tail_on_a_full_disk_is_left_and_can_be_read(tmp_path: Path) -> Non
 def test_flush_of_what_a_full_disk_kept_from_being_mended_is_an_error(
     tmp_path: Path, sync: str
 ) -> None:
-    """Records behind the durable point are not on stable storage as long as the tail
-    behind them is not put aside: nobody is told that they are."""
+    """Records after the durable point are not on stable storage as long as the tail
+    after them is not put aside: nobody is told that they are."""
     path = killed_store(tmp_path, durable=10)
     append_garbage(logs_in(path / "orders-0")[-1], b"torn")
     files = FaultyFiles()
@@ -354,9 +354,9 @@ def test_many_partitions_recover_each_alone(tmp_path: Path) -> None:
 def test_durable_bytes_that_are_gone_are_not_taken_for_a_torn_tail(
     tmp_path: Path, magic: int, lost: int
 ) -> None:
-    """What then is at the durable point are other bytes of the log, and no valid batch:
-    it is damage before them. Nothing is cut, and nothing is appended that a reader
-    would find only behind an older record of the same offset."""
+    """Other bytes of the log are at the durable point then, and no valid batch: that is
+    damage before them. Nothing is cut, and nothing is appended that a reader would find
+    only after an older record of the same offset."""
     path = killed_store(tmp_path, magic, "none", durable=20, count=26, call=1)
     log = the_log(path)
     data = log.read_bytes()

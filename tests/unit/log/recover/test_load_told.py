@@ -1,5 +1,5 @@
-"""What other processes were told is durable: opening cuts nothing of it, and notices if
-it is gone, while the machine runs."""
+"""Offsets that other processes were told are durable: opening cuts none of them, and
+notices if they are gone, while the machine runs."""
 
 from __future__ import annotations
 
@@ -115,7 +115,8 @@ def test_what_was_told_counts_until_the_machine_starts_again(tmp_path: Path) -> 
 
 
 def test_log_that_is_whole_is_as_before(tmp_path: Path) -> None:
-    """What was told is there; without a state that names the log it is not asked."""
+    """The reported records are there; without a state that names the log the report is
+    not read."""
     store = killed(tmp_path / "store")
     flip_bit(store / "orders-0" / ".logstore-state", 8 * 70)
     assert found(store) == [STATE_DAMAGED]

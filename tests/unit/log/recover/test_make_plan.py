@@ -106,7 +106,7 @@ def kafka(
 
 
 def facts(metadata: PartitionMetadata, **changes: Any) -> Facts:
-    """Of a log of which nothing is wrong but for the `changes`."""
+    """Facts of a log without problems except the `changes`."""
     found = Facts(
         "/orders-0",
         metadata,
@@ -450,13 +450,13 @@ def test_interrupted_deletion_is_finished() -> None:
 
 
 def test_index_without_a_log_is_an_orphan() -> None:
-    """As for a broker."""
+    """A broker treats it so, too."""
     plan = make_plan(facts(kafka(), names=without(also=(segment_file(3, INDEX),))))
     assert plan.operations.orphans == (segment_file(3, INDEX),)
 
 
 def test_digest_counts_only_of_a_sealed_segment() -> None:
-    """That of the last one is stale: it will be written to."""
+    """The digest of the last segment is stale: it will be written to."""
     also = tuple(f".logstore-digest-{base:020d}" for base in (0, 10, 99))
     plan = make_plan(facts(own(), names=without(also=also)))
     assert plan.digested == {0}
@@ -517,7 +517,7 @@ def test_closed_log_is_opened_without_reading_a_batch() -> None:
 
 
 def test_damage_has_the_error_of_its_case() -> None:
-    """What an append raises."""
+    """An append raises it."""
     kinds: dict[str, type[Exception] | tuple[type[Exception], ...]] = {
         UNSUPPORTED: UnsupportedError,
         UNREADABLE: OSError,

@@ -1,4 +1,4 @@
-"""What is cut with a log: transaction indexes and producer snapshots."""
+"""Files that are cut with a log: transaction indexes and producer snapshots."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def directory(tmp_path: Path) -> Iterator[Directory]:
 def test_snapshot_behind_the_end_is_removed(
     directory: Directory, above: int, kept: list[int]
 ) -> None:
-    """That at the end is of all that is left."""
+    """A snapshot at the end covers all remaining records."""
     for offset in (10, 15, 20):
         directory.write_file(segment_file(offset, SNAPSHOT), b"")
     remove_snapshots(directory, above=above)

@@ -65,7 +65,7 @@ def damaged(path: Path, **settings: Any) -> tuple[Path, int]:
 
 
 def found(store: Path) -> list[str]:
-    """What an opening for writing finds."""
+    """Labels that an opening for writing finds."""
     with open_store(store, _files=Unsynced()) as opened:
         return labels(opened)
 
@@ -255,7 +255,7 @@ def test_record_of_damage_that_is_bad_counts(tmp_path: Path) -> None:
 def test_verdict_of_an_unknown_kind_is_refused_and_can_be_repaired(
     tmp_path: Path, kind: str
 ) -> None:
-    """What it says is not understood: it counts as damage, for each judge."""
+    """Unknown kinds count as damage, for each judge."""
     store, bit = damaged(tmp_path)
     found(store)
     path = store / "orders-0" / DAMAGED
@@ -362,7 +362,7 @@ def test_damage_whose_bytes_are_back_is_gone_and_reported(tmp_path: Path) -> Non
 def test_damage_that_another_program_cut_off_is_gone_and_says_what_is_missing(
     tmp_path: Path,
 ) -> None:
-    """As a broker cuts it."""
+    """A broker cuts it so."""
     store, _ = damaged(tmp_path)
     found(store)
     log = the_log(store)
@@ -377,8 +377,8 @@ def test_damage_that_another_program_cut_off_is_gone_and_says_what_is_missing(
 
 
 def test_damage_that_another_program_has_written_over_is_gone(tmp_path: Path) -> None:
-    """A broker cuts the damage and goes on: what it has is whole, and shorter than the
-    log was. What is missing is said."""
+    """A broker cuts the damage and continues: what it has is whole, and shorter than
+    the log was. What is missing is said."""
     store, bit = damaged(tmp_path)
     found(store)
     log = the_log(store)
@@ -422,8 +422,8 @@ def test_lost_log_of_a_broker_is_gone_once_its_segments_reach_their_end(
 def test_state_of_a_log_whose_damage_is_gone_has_the_usual_version(
     tmp_path: Path,
 ) -> None:
-    """Also if opening writes the indexes of its last segment, and with them the
-    state."""
+    """This holds even if opening writes the indexes of its last segment, and with them
+    the state."""
     partition = write_store(tmp_path / "store", COUNT, 2)
     log = the_log(partition.parent)
     before = log.read_bytes()
@@ -453,7 +453,7 @@ def test_repair_without_a_mode_leaves_damage_that_is_there(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("mode", ["cut", "skip"])
 def test_repair_with_a_mode_takes_the_record_away(tmp_path: Path, mode: str) -> None:
-    """What it takes out is kept in the quarantine."""
+    """Removed bytes are kept in the quarantine."""
     store, _ = damaged(tmp_path)
     found(store)
     assert logstore.repair(store, mode).ok
@@ -462,7 +462,8 @@ def test_repair_with_a_mode_takes_the_record_away(tmp_path: Path, mode: str) -> 
 
 
 def test_delete_before_works_on_a_damaged_log(tmp_path: Path) -> None:
-    """The way to go on without the damaged part; the next opening says that it went."""
+    """The way to continue without the damaged part; the next opening says that it
+    went."""
     partition = write_store(tmp_path / "store", COUNT, **SMALL)
     store = partition.parent
     second = int(logs_in(partition)[1].stem)
@@ -533,7 +534,7 @@ def test_damage_of_a_segment_whose_deletion_was_interrupted_is_gone(
 
 
 def test_copy_without_marks_keeps_its_damage(tmp_path: Path) -> None:
-    """Without a recovery point nothing behind a bad batch is a torn tail."""
+    """Without a recovery point nothing after a bad batch is a torn tail."""
     store = foreign(killed_store(tmp_path, 2, count=COUNT)).parent
     for name in (".kafka_cleanshutdown", "recovery-point-offset-checkpoint"):
         (store / name).unlink(missing_ok=True)
@@ -556,7 +557,7 @@ def test_bytes_behind_a_sealed_segment_of_a_broker_are_damage(tmp_path: Path) ->
 def test_log_start_beyond_the_end_gives_the_next_record_that_offset(
     tmp_path: Path,
 ) -> None:
-    """As a broker does; and it is reported."""
+    """A broker does the same; and it is reported."""
     store = foreign(write_store(tmp_path / "store", COUNT).parent).parent
     (store / "log-start-offset-checkpoint").write_text("0\n1\norders 0 500\n")
     with logstore.open(store) as opened:

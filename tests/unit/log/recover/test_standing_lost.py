@@ -1,4 +1,4 @@
-"""What is remembered of segments that are lost."""
+"""Memory of lost segments."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def refuses(store: Path) -> bool:
 
 
 def test_each_of_many_lost_segments_is_remembered(tmp_path: Path) -> None:
-    """Also those that a summary tells together: when the others are back, and nothing
-    else names them, the log stays damaged until the last one is back."""
+    """This includes segments grouped in a summary: when the others are back, and
+    nothing else names them, the log stays damaged until the last one is back."""
     store = tmp_path / "store"
     write_store(store, 80, 2, call=2, segment_bytes=200)
     logs = logs_in(store / "orders-0")

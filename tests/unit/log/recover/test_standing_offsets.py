@@ -1,5 +1,5 @@
-"""What is remembered of a batch with a wrong offset, which no checksum covers: the next
-batch contradicts it, and either of them may be the one that is damaged."""
+"""Memory of a batch with a wrong offset, which no checksum covers: the next batch
+contradicts it, and either of them may be the damaged one."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def forget_marks(store: Path) -> None:
 
 
 def is_refused(store: Path) -> list[str]:
-    """What an opening finds that refuses appends."""
+    """Labels of an opening after which appends are refused."""
     with open_store(store, _files=Unsynced()) as opened:
         with pytest.raises(logstore.LogStoreError):
             append_one(opened.topic("orders")[0])
@@ -53,7 +53,7 @@ def is_refused(store: Path) -> list[str]:
 
 
 def goes_on(store: Path, magic: int, records: int = COUNT) -> None:
-    """Check that the next opening says that the damage is gone, and goes on."""
+    """Check that the next opening says that the damage is gone, and continues."""
     with open_store(store, _files=Unsynced()) as opened:
         gone = [a for a in opened.recovery_report.actions if a.label == DAMAGE_GONE]
         assert gone
@@ -164,7 +164,7 @@ def test_damage_at_the_batch_that_contradicts_stays(tmp_path: Path) -> None:
 def test_altered_offset_at_the_end_of_a_segment_stays_until_it_is_put_back(
     tmp_path: Path, magic: int
 ) -> None:
-    """It lies above the beginning of the next segment: no byte is behind it that could
+    """It lies above the beginning of the next segment: no byte is after it that could
     have been cut off, so no opening says that the damage is gone."""
     store = copied(tmp_path, magic, segment_bytes=600)
     log = logs_in(store / "orders-0")[1]

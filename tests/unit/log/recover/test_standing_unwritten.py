@@ -47,7 +47,7 @@ def test_damage_that_cannot_be_recorded_keeps_the_marks_of_a_clean_stop(
     tmp_path: Path,
 ) -> None:
     """No partition is written to: without the marks the next opening would take what
-    is damaged for a torn tail, and cut it. With room again, appends go on."""
+    is damaged for a torn tail, and cut it. With room again, appends continue."""
     foreign_with_bad_end(tmp_path)
     files = FaultyFiles()
     refuse_verdicts(files)

@@ -44,7 +44,7 @@ def surveyed(files: MemoryFiles, *, writable: bool = True) -> Survey:
 
 @pytest.mark.parametrize("seed", range(2000 if IS_ALL else 150))
 def test_survey_writes_nothing_and_repeats_itself(seed: int) -> None:
-    """Of any damaged store: the same facts again, so the same plan."""
+    """Any damaged store gives the same facts again, so the same plan."""
     _, tree = agreement.damaged(seed, random.Random(seed).randrange(1000))
     writable = seed % 2 == 0
     files = MemoryFiles(tree)
@@ -76,7 +76,7 @@ class _Counting(MemoryFiles):
 
 @pytest.mark.parametrize("writer", ["own", "kafka"])
 def test_tail_is_read_once(writer: str) -> None:
-    """Of a store that was killed: no byte of a log is read twice."""
+    """The store was killed: no byte of a log is read twice."""
     tree = damages._store(2, "none", "killed", writer).damages.tree
     files = _Counting(tree)
     walks = surveyed(files).facts.walks

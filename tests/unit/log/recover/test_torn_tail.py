@@ -1,5 +1,4 @@
-"""What the last bytes of a log are: a torn tail, which is cut, or damage, which is
-not."""
+"""Last bytes of a log: a torn tail, which is cut, or damage, which is not."""
 
 from __future__ import annotations
 
@@ -42,7 +41,7 @@ WALK = Walk(80, 60, 15, reason="checksum")
 def test_bad_bytes_above_the_durable_point_are_a_torn_tail(
     metadata: PartitionMetadata,
 ) -> None:
-    """Also if they begin exactly there."""
+    """This holds even if they begin exactly there."""
     assert is_torn_tail(WALK, 50, 15, metadata)
     assert is_torn_tail(WALK, 60, 16, metadata)
 

@@ -47,7 +47,7 @@ def forget_marks(store: Path) -> None:
 
 
 def found(store: Path) -> list[str]:
-    """What an opening for writing finds."""
+    """Labels that an opening for writing finds."""
     with open_store(store, _files=Unsynced()) as opened:
         return labels(opened)
 
@@ -69,8 +69,8 @@ def test_zeros_before_intact_batches_are_damage(
 def test_zeros_over_the_head_of_an_acknowledged_batch_are_damage(
     tmp_path: Path, magic: int, codec: str
 ) -> None:
-    """Also if they leave the lengths of a message right: its fields are not zeros in
-    the next message."""
+    """This holds even if the lengths of a message stay right: its fields are not zeros
+    in the next message."""
     store = killed(tmp_path, magic, codec)
     for place, size in itertools.product(range(-5, -1), (22, 30)):
         target = tmp_path / f"{place}-{size}"

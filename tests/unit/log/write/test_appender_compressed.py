@@ -41,7 +41,7 @@ def files_of(path: Path) -> dict[str, bytes]:
 
 
 def fill(partition: Any, seed: int, calls: int = 12) -> None:
-    """With lists, single records, headers, and calls of several batches."""
+    """Append lists, single records, headers, and calls of several batches."""
     rng = random.Random(seed)
     for call in range(calls):
         count = rng.choice((1, 3, 40, 500))

@@ -236,8 +236,9 @@ def test_durable_append_inside_of_a_sync_is_refused_before_it_writes(
 def test_durable_append_of_a_thread_that_syncs_is_refused_before_it_writes(
     partition: logstore.Partition,
 ) -> None:
-    """Also where it holds no lock: between its turn and the sync. An append that is
-    not durable, and would sync for their number, leaves that to others."""
+    """This holds even if it holds no lock: between its turn and the sync. An append
+    that is not durable, and would sync because of the number of records, leaves that to
+    others."""
     syncs: Any = partition._writer.syncs  # type: ignore[union-attr]
     with syncs._turns.take(0) as is_mine:
         assert is_mine
@@ -478,7 +479,7 @@ def test_clock_that_fails_writes_nothing(
 
 def test_write_that_is_cut_short_is_undone(tmp_path: Path) -> None:
     """A limit of the file size in the middle of a record, where its space is reserved
-    already: the log is as it was, the next append goes on behind the last record."""
+    already: the log is as it was, the next append continues after the last record."""
     partition = partition_of(tmp_path)
     for _ in range(10):
         partition.append(bytes(100))

@@ -33,7 +33,7 @@ def partition(tmp_path: Path) -> Iterator[logstore.Partition]:
 
 
 def sent(path: Path, magic: int, rng: random.Random, codec: str = "none") -> bytes:
-    """What a producer sends: the log of another store, with its offsets."""
+    """Batches of a producer: the log of another store, with its offsets."""
     config = {"message_format": magic, "compression_type": codec}
     with logstore.open(path) as store:
         topic = store.create_topic(
@@ -57,7 +57,7 @@ def test_batches_are_written_as_in_the_usual_way(
     codec: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of any magic, whatever the magic and the codec of the topic."""
+    """This holds for any magic, whatever the magic and the codec of the topic."""
     settings: dict[str, Any] = {"segment_bytes": 300_000, "index_interval_bytes": 700}
     settings["compression_type"] = codec
     if append_time:
@@ -119,7 +119,7 @@ def test_damaged_batch_is_refused(partition: logstore.Partition, place: int) -> 
 def test_batches_with_an_older_time_than_a_topic_takes_are_refused(
     tmp_path: Path,
 ) -> None:
-    """As in the usual way; a topic that gives them its own time takes them."""
+    """The usual way refuses them, too; a topic that stamps them itself accepts them."""
     old = message(0, b"k", b"v", timestamp=-5)
     for kind, is_taken in (("CreateTime", False), ("LogAppendTime", True)):
         partition = partition_of(tmp_path / kind, message_timestamp_type=kind)

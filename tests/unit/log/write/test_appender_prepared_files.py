@@ -119,7 +119,8 @@ def raise_it(error: BaseException) -> Callable[[], None]:
 def test_replaced_calls_are_those_of_a_subclass(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of a class, of an object, and of `Files` itself, by a test."""
+    """They may be replaced in a class, in an object, and in `Files` itself, by a
+    test."""
 
     class Synced(Files):
         def sync(self, fd: int) -> None:

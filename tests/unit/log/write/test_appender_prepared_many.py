@@ -295,7 +295,7 @@ def test_waiting_reader_is_woken(partition: logstore.Partition) -> None:
 def test_lists_that_change_while_the_clock_is_read(
     partition: logstore.Partition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are taken as they are behind it, or refused; never anything else."""
+    """They are taken as they are after it, or refused; never anything else."""
     rng = random.Random(3)
     outcomes = set()
     for _ in range(300):
@@ -408,7 +408,7 @@ def test_write_that_is_cut_short_is_undone(
     tmp_path: Path, magic: int, missing: int
 ) -> None:
     """A limit of the file size somewhere in the records, where their space is reserved
-    already: nothing of them stays, the next call goes on behind the last one."""
+    already: nothing of them stays, the next call continues after the last one."""
     partition = partition_of(tmp_path, magic)
     for _ in range(10):
         partition.append_many([bytes(1000)] * 20)
@@ -450,8 +450,8 @@ while True:
 
 @every_magic
 def test_killed_process_leaves_whole_calls(tmp_path: Path, magic: int) -> None:
-    """Of calls of 180 kB, which are several batches: each is in, or none of it; and all
-    that have returned are."""
+    """Calls of 180 kB are several batches: each call is in as a whole, or not at all;
+    and all that have returned are in."""
     for round_ in range(5):
         path = tmp_path / str(round_)
         arguments = [sys.executable, "-c", KILLED, str(path), str(magic)]

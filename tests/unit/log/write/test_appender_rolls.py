@@ -51,8 +51,8 @@ def bases(path: Path) -> list[int]:
 def test_records_of_one_call_go_into_one_segment_by_the_latest_of_them(
     tmp_path: Path, magic: int, gap: int
 ) -> None:
-    """As in Kafka: the time of a segment is over for all of them, or for none; and none
-    of them is too late for the segment that they begin."""
+    """Kafka does the same: the time of a segment is over for all of them, or for none;
+    and none of them is too late for the segment that they begin."""
     settings = config_of(magic, segment_ms=SEGMENT_MS)
     with logstore.open(tmp_path) as store:
         partition = store.create_topic("orders", config=settings)[0]

@@ -149,7 +149,7 @@ def test_damaged_entry_before_the_last_one_is_reported(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("call", ["write", "sync"])
 def test_failed_entry_is_followed_by_a_whole_file(tmp_path: Path, call: str) -> None:
-    """The append that rolled goes on: the old durable point is true, too."""
+    """The append that rolled continues: the old durable point is true, too."""
     files = FaultyFiles()
     with opened(tmp_path, 3, files) as store:
         p = store.topic("orders")[0]
@@ -191,8 +191,8 @@ def test_reader_learns_a_durable_point_that_was_appended(tmp_path: Path) -> None
 
 
 def test_segment_that_was_cut_and_sealed_again_has_its_new_row(tmp_path: Path) -> None:
-    """Also if the file was written whole before the cut, and is again after the second
-    sealing, of which an entry told."""
+    """This holds even if the file was written whole before the cut, and again after the
+    second sealing, which an entry recorded."""
     path = tmp_path / "store"
     with logstore.open(path) as store:
         partition = store.create_topic("orders")[0]

@@ -14,7 +14,7 @@ from logstore import LogStoreError, Store
 
 
 class _Thing:
-    """What a caller has: a store that it has forgotten, for example."""
+    """Stands for a caller's object: a store that it has forgotten, for example."""
 
 
 def _closed(store: Store) -> Callable[[], object]:

@@ -189,8 +189,8 @@ def test_snapshots_are_written_and_deleted_as_kafka_does(tmp_path: Path) -> None
 
 
 def test_snapshot_is_current_at_each_close(tmp_path: Path) -> None:
-    """Also if others have appended since, if the file was released before, and if no
-    batch of a producer was checked since the store was opened."""
+    """This holds even if others have appended since, if the file was released before,
+    and if no batch of a producer was checked since the store was opened."""
     folder = tmp_path / "orders-0"
 
     def newest() -> tuple[int, list[tuple[int, ...]]]:
@@ -408,7 +408,7 @@ def interrupted(*args: object, **options: object) -> None:
 
 
 def test_state_has_the_times_that_are_stored(tmp_path: Path) -> None:
-    """Those of the append, where the topic stores them."""
+    """They are those of the append, if the topic stores them."""
     with logstore.open(tmp_path) as store:
         partition = made(store, message_timestamp_type="LogAppendTime")
         partition.append_batches(sent(7, 0, 0, timestamp_ms=5) + sent(8, 0, 9))
@@ -447,7 +447,7 @@ def test_snapshot_that_cannot_be_written_costs_no_record(tmp_path: Path) -> None
 
 
 def test_damage_in_what_must_be_read_is_a_named_error(tmp_path: Path) -> None:
-    """And a caller that needs no check goes on."""
+    """And a caller that needs no check continues."""
     with logstore.open(tmp_path) as store:
         partition = made(store)
         for n in range(3):

@@ -18,8 +18,8 @@ CONFIG = logstore.TopicConfig(
 def test_cut_of_a_compacted_log_leaves_the_sequence_before_it(
     tmp_path: Path, is_kept: bool
 ) -> None:
-    """Also if all records of the producer before the cut were compacted away, or all
-    but the first."""
+    """This holds even if all records of the producer before the cut were compacted
+    away, or all but the first."""
     with logstore.open(tmp_path) as store:
         partition = store.create_topic("t", config=CONFIG)[0]
         mover = store.producer("mover")

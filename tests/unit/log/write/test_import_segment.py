@@ -177,7 +177,7 @@ def test_more_than_so_many_files_share_one(
 def test_large_files_are_on_their_way_to_the_disk_while_they_are_staged(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All of each but the end, one range behind the other."""
+    """All of each but the end, one range after the other."""
     monkeypatch.setattr(staging, "_WRITE_BACK_BYTES", 300)
     monkeypatch.setattr(staging, "_DIRECT_BYTES", 1)
     begun: list[tuple[int, int]] = []
@@ -267,7 +267,7 @@ def test_failure_takes_it_back(method: str, before: int) -> None:
         partition.roll()
     staged = stage(store, partition, [5])
     if method == "sync_directory":
-        # That of the partition's directory, behind the move.
+        # That of the partition's directory, after the move.
         moved = disk.move
 
         def move(*args: Any) -> None:
@@ -325,7 +325,7 @@ def after_power_cut(disk: MemoryDisk) -> Store:
 def fail_behind_move(
     disk: MemoryDisk, error: BaseException, look: Callable[[], object] = list
 ) -> None:
-    """Let the next sync of a directory behind a move fail, once."""
+    """Let the next sync of a directory after a move fail, once."""
     moved, synced = disk.move, disk.sync_directory
 
     def move(*args: Any) -> None:
@@ -478,7 +478,7 @@ def test_file_that_would_fill_several_segments_is_copied(store: Store) -> None:
 def test_where_a_file_cannot_be_renamed_into_the_partition_it_is_copied(
     before: int,
 ) -> None:
-    """As over a mount of the same device."""
+    """A mount of the same device may be in between."""
     disk = MemoryDisk()
     store = opened(disk)
     partition = store.create_topic("a", 1, config_of(2))[0]

@@ -20,7 +20,7 @@ ROWS = [(1, 0), (4, 10), (5, 20)]
 
 
 class Store:
-    """What of a store is needed here."""
+    """Parts of a store that are needed here."""
 
     begun = 0
 

@@ -1,4 +1,4 @@
-"""What readers see of a log while it changes."""
+"""Views of readers on a log that changes."""
 
 from __future__ import annotations
 

@@ -213,7 +213,7 @@ def test_call_that_fails_during_a_compaction_loses_nothing(
 
 
 def test_readers_go_on_in_the_segments_that_they_began_with(tmp_path: Path) -> None:
-    """Also if the files of several compactions wait for their readers."""
+    """This holds even if the files of several compactions wait for their readers."""
     with logstore.open(tmp_path) as store:
         partition = made(store)
         before = [(r.offset, r.value) for r in partition.read()]
@@ -263,7 +263,7 @@ def wait_for_removal(directory: Path) -> None:
 
 
 def test_truncation_during_a_compaction_begins_it_anew(tmp_path: Path) -> None:
-    """What a record that is cut off has superseded is kept."""
+    """Records superseded by a record that is cut off are kept."""
     with logstore.open(tmp_path) as store:
         partition = made(store, rounds=4)
         cut = partition.segments[1].base_offset
@@ -286,7 +286,7 @@ def test_truncation_during_a_compaction_begins_it_anew(tmp_path: Path) -> None:
 
 
 class Interrupt(BaseException):
-    """As of a signal handler."""
+    """Stands for an interrupt of a signal handler."""
 
 
 def interrupt() -> None:
@@ -355,7 +355,7 @@ def test_deletion_of_the_topic_during_a_compaction_ends_it(tmp_path: Path) -> No
 
 
 def test_retention_during_a_compaction_deletes(tmp_path: Path) -> None:
-    """The compaction goes on with what is left."""
+    """The compaction continues with what is left."""
     with logstore.open(tmp_path) as store:
         partition = made(store)
         wanted = newest(partition)

@@ -1,5 +1,5 @@
-"""What a publication is given is looked at before anything is changed: identity and
-number, and each field of a `Staged`, which is a value from another process."""
+"""Arguments of a publication, checked before any change: identity and number, and each
+field of a `Staged`, which is a value from another process."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ ODD_IDENTITIES = [
 def test_identity_of_any_characters_publishes_once(
     store: Store, partition: Partition, identity: str
 ) -> None:
-    """And others go on publishing beside it; also when the store is opened again."""
+    """And others continue publishing beside it; also when the store is opened again."""
     for sequence in (1, 2):
         for name in (identity, "other"):
             with store.stage(name, sequence) as opened:
@@ -209,9 +209,9 @@ def test_each_field_at_its_extremes_is_a_named_error(
 
 
 def snapshot(path: Path) -> dict[str, bytes]:
-    """What a publication that was refused may not change; that a log was cut again, its
-    state tells, and what other processes read of it; the journal says where the logs
-    end to which it was to be published."""
+    """Files that a refused publication may not change. The state of a log, and the file
+    that other processes read, record that it was cut again; the journal records the
+    ends of the target logs."""
     told = (layout.PARTITION_STATE, layout.DURABLE, layout.PUBLICATION)
     return {
         str(p.relative_to(path)): p.read_bytes()

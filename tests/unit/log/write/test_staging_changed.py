@@ -1,5 +1,5 @@
-"""What changes between a stage and its publication: the topic is another one, which is
-refused, or its settings are; then those at the publication count."""
+"""Changes between a stage and its publication: a replaced topic is refused; if settings
+change, those at the publication count."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PUBLISHABLE = [(magic, codec) for magic, codec in FORMATS if magic]
 
 
 def test_staged_for_a_topic_that_was_made_anew_is_refused(store: Store) -> None:
-    """Its records are not for that one, which has settings of its own."""
+    """Its records are not for that one, which has separate settings."""
     partition = store.create_topic("t", 1, config_of(2))[0]
     staged = stage(store, partition, b"for the first")
     store.delete_topic("t")
@@ -47,7 +47,7 @@ def test_staged_for_a_topic_that_was_made_anew_is_refused(store: Store) -> None:
 
 
 def test_id_of_a_topic_stays_for_its_life(store: Store) -> None:
-    """With more partitions, other settings, and when the store is opened again."""
+    """It stays if partitions are added, settings change, and the store is reopened."""
     topic = store.create_topic("t", 1, config_of(2))
     staged = stage(store, topic[0], b"a")
     topic.add_partitions(1)
@@ -205,7 +205,8 @@ def test_kind_of_timestamp_is_that_of_the_publication(
 def test_batch_that_was_stamped_when_it_was_staged_is_stamped_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As older versions staged them, whatever the topic says by now."""
+    """Older versions staged stamped batches, whatever the topic's settings are by
+    now."""
     clock = FixedClock(1_700_000_000_000)
     with open_store(tmp_path / "store", _files=clock) as store:
         topic = store.create_topic("t", 1, stamping(2, "none", "LogAppendTime"))

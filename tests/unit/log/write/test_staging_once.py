@@ -118,7 +118,7 @@ def test_exhausted_iterator_publishes_nothing(
 
 
 class Failing(Files):
-    """Fails a write of staged records, then goes on."""
+    """Fails a write of staged records, then continues."""
 
     fails = False
 
@@ -130,7 +130,8 @@ class Failing(Files):
 
 
 def test_stage_whose_write_failed_is_over(tmp_path: Path) -> None:
-    """What is in its files is not known: it is not finished without some of them."""
+    """The contents of its files are unknown: it is not finished without some of
+    them."""
     files = Failing()
     with open_store(tmp_path / "store", _files=files) as store:
         partition = store.create_topic("t", 1, config_of(2))[0]
@@ -177,7 +178,7 @@ def test_refused_records_leave_a_stage_as_it_was(
 def test_append_that_ends_half_way_ends_the_stage(
     store: Store, partition: Partition
 ) -> None:
-    """Of a reader that fails behind its first batch nothing is published."""
+    """A reader that fails after its first batch publishes nothing."""
     pa = pytest.importorskip("pyarrow")
     schema = pa.schema([("value", pa.binary())])
 
@@ -231,7 +232,7 @@ class Calling(Files):
 
 
 def test_call_from_inside_a_call_changes_nothing(tmp_path: Path) -> None:
-    """As a finalizer makes it, which the garbage collector runs anywhere."""
+    """A finalizer may make the call, which the garbage collector runs anywhere."""
     files = Calling()
     with open_store(tmp_path / "store", _files=files) as store:
         partition = store.create_topic("t", 1, config_of(2))[0]

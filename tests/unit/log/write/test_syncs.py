@@ -81,7 +81,7 @@ def test_flush_messages_syncs_after_so_many_records(tmp_path: Path) -> None:
 
 
 def test_sync_beside_an_append_that_is_undone_later_counts(tmp_path: Path) -> None:
-    """What the append found not yet durable may be so when it is undone."""
+    """Records not yet durable at the append may be durable when it is undone."""
     files = FaultyFiles()
     syncing, go_on, is_over = threading.Event(), threading.Event(), threading.Event()
     config = logstore.TopicConfig(flush_messages=1 << 40, flush_ms=1 << 40)
@@ -249,8 +249,8 @@ def test_early_sync_that_cannot_be_planned_is_planned_by_a_later_append(
 
 
 def test_shorter_flush_ms_counts_for_what_is_appended_next(tmp_path: Path) -> None:
-    """Also where a sync was planned by the old settings, for an hour later; what was
-    appended under those is durable at once."""
+    """This holds even if a sync was planned by the old settings, an hour later; records
+    appended under those are durable at once."""
     hour = 3_600_000
     with open_store(tmp_path, _files=Unsynced()) as store:
         partition = new_partition(store, flush_ms=hour)

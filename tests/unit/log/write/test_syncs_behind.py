@@ -1,4 +1,4 @@
-"""What is synced behind the appends, because much is not."""
+"""Background syncs after appends, when much is not durable."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ def test_one_call_may_have_whole_transactions_of_several_segments(
 
 
 def test_snapshots_have_the_open_transactions(tmp_path: Path) -> None:
-    """At each roll, and at the close: a broker that goes on from there holds readers
+    """At each roll, and at the close: a broker that continues from there holds readers
     back where we do. It is so, too, if the sequences are not checked."""
     log = Transactions(random.Random(3))
     first: dict[int, dict[int, int]] = {}
@@ -227,8 +227,8 @@ def test_transaction_of_long_ago_is_indexed_whatever_forgets_its_producer(
 
 @pytest.mark.parametrize("is_rolled", [False, True])
 def test_snapshot_has_the_transaction_that_a_kill_left_open(*, is_rolled: bool) -> None:
-    """Also if nothing after the opening needs the producers: without a snapshot, a
-    broker that finds a clean stop takes no transaction for open."""
+    """This holds even if nothing after the opening needs the producers: without a
+    snapshot, a broker that finds a clean stop sees no open transaction."""
     disk = MemoryDisk()
     store = open_quietly(disk)
     data = batch(0, [(b"k", b"open")], 5, control=False, sequence=0)
@@ -251,7 +251,8 @@ def test_snapshot_has_the_transaction_that_a_kill_left_open(*, is_rolled: bool) 
 def test_snapshot_of_a_damaged_log_is_left_out(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What the producers did cannot be read: the close succeeds, and says so."""
+    """The state of the producers cannot be read: the close succeeds, and reports
+    that."""
     with logstore.open(tmp_path) as store:
         partition = created(store)
         take(partition, batch(0, [(b"k", b"open")], 5, control=False, sequence=0))
@@ -415,7 +416,7 @@ def of_the_future(data: bytes) -> bytes:
 def test_damaged_index_takes_no_entry_until_it_is_built_again(
     tmp_path: Path, change: Callable[[bytes], bytes]
 ) -> None:
-    """The append is refused by name, and changes nothing; data and commits go on."""
+    """The append is refused by name, and changes nothing; data and commits continue."""
     log = Transactions(random.Random(1))
     with logstore.open(tmp_path) as store:
         partition = created(store)

@@ -1,4 +1,4 @@
-"""What an append and its retention make of a clock that jumps."""
+"""Appends and retention with a clock that jumps."""
 
 from __future__ import annotations
 

@@ -30,8 +30,8 @@ def writer_of(partition: logstore.Partition) -> PartitionWriter:
 def test_close_that_is_interrupted_anywhere_and_made_again_loses_nothing(
     tmp_path: Path, magic: int
 ) -> None:
-    """Also where an append was undone before, which gives the writer another state: a
-    close that is made again begins with what the writer has come to."""
+    """This holds even if an append was undone before, which gives the writer another
+    state: a repeated close begins with the writer's current state."""
 
     def closed_at(place: int) -> int:
         """Interrupted at a place; how many there are, if that is behind all."""

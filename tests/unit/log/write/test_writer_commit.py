@@ -36,7 +36,7 @@ from support.values import (
 def test_append_whose_sync_cannot_be_planned_writes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever is to fail does so before the record is in: an error behind that would
+    """Whatever is to fail does so before the record is in: an error after that would
     have it appended twice by who tries again. The next append plans its sync anew."""
 
     def refuse(self: Scheduler, delay_ms: int, task: object) -> None:
@@ -118,7 +118,7 @@ def test_append_in_a_deep_stack_is_in_or_has_raised(
     is synced in time."""
     outcomes = set()
     settings: Any = {"flush_messages": flush_messages, "segment_bytes": 1000}
-    # With index entries of each record, a sync goes deepest behind its end.
+    # With index entries of each record, a sync goes deepest after its end.
     config = config_of(magic, flush_ms=5, index_interval_bytes=1, **settings)
     with open_store(tmp_path, _files=Unsynced()) as store:
         topic = store.create_topic("orders", 45, config)
@@ -180,7 +180,7 @@ def test_append_inside_of_a_call_of_another_store_is_refused_before_it_is_in(
     tmp_path: Path,
 ) -> None:
     """Its sync could be: another thread may have the lock that it needs, and this one
-    must not wait for that while it holds others. Told behind the append, the caller
+    must not wait for that while it holds others. Told after the append, the caller
     would append again."""
     held = native.Mutex(5, "a lock of another store", new_group())
     config = logstore.TopicConfig(flush_messages=1)

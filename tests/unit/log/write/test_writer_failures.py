@@ -264,7 +264,7 @@ def test_roll_that_fails_halfway_does_not_count_as_synced(tmp_path: Path) -> Non
 def test_failure_on_an_index_or_the_durable_point_costs_no_record(
     tmp_path: Path, method: str, name: str
 ) -> None:
-    """Indexes and the durable point can be made again: appends go on without."""
+    """Indexes and the durable point can be made again: appends continue without."""
     files = FaultyFiles()
     store = open_store(
         tmp_path, _files=files, config=logstore.StoreConfig(flush_checkpoint_ms=0)

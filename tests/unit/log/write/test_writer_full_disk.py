@@ -29,8 +29,8 @@ from support.values import (
 def test_full_disk_refuses_an_append_before_a_byte_is_written(
     tmp_path: Path, magic: int, codec: str
 ) -> None:
-    """DiskFullError, the file as it was; reading goes on; appending does when there is
-    room again, without a gap in the offsets."""
+    """DiskFullError, the file as it was; reading continues; appending does when there
+    is room again, without a gap in the offsets."""
     files = FullDisk()
     with open_store(tmp_path, _files=files) as store:
         partition = new_partition(store, magic, codec, segment_bytes=4000)
@@ -128,7 +128,7 @@ class NoReserve(FaultyFiles):
     """A file system that cannot set space aside."""
 
     def reserve(self, fd: int, pos: int, size: int) -> bool:
-        """As where fallocate is not supported."""
+        """Stand for a file system without fallocate."""
         return False
 
 
@@ -136,7 +136,7 @@ class NoReserve(FaultyFiles):
 def test_file_system_without_reserve_gets_the_same_log(
     tmp_path: Path, magic: int
 ) -> None:
-    """Appends go on without, and one that fails in its write is undone."""
+    """Appends continue without, and one that fails in its write is undone."""
     files = NoReserve()
     with open_store(tmp_path, _files=files) as store:
         partition = new_partition(store, magic, segment_bytes=700)
@@ -266,7 +266,8 @@ def test_truncation_that_cannot_be_written_down_changes_nothing(
 
 
 def test_truncation_that_was_refused_is_recorded_by_close(tmp_path: Path) -> None:
-    """Also if nothing is appended after it: the state file says where the log ends."""
+    """This holds even if nothing is appended after it: the state file records the end
+    of the log."""
     files = FullDisk()
     with open_store(tmp_path, _files=files) as store:
         partition = new_partition(store, **NO_DELAY)

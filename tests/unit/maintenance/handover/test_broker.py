@@ -1,4 +1,4 @@
-"""What a broker does with the damage of a directory: facts in, findings out, without a
+"""Reactions of a broker to damage of a directory: facts in, findings out, without a
 disk."""
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ def segment(base: int) -> SegmentInfo:
 
 
 def told(*contents: Finding, is_clean: bool = False) -> list[Finding]:
-    """What is said of the contents of a store with segments 0, 10 and 20, flushed up to
-    offset 15."""
+    """Findings about a store with segments 0, 10 and 20, flushed up to offset 15."""
     partition = PartitionFacts(
         TopicPartition("orders", 0),
         OF,

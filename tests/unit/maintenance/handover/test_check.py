@@ -1,5 +1,5 @@
-"""What a hand-over will do: the findings about a broker, each of which is compared with
-one in tests/interop/test_handover.py, and those about logstore, with what it does."""
+"""Effects of a hand-over: the findings about a broker, each compared with one in
+tests/interop/test_handover.py, and those about logstore, compared with its actions."""
 
 from __future__ import annotations
 
@@ -306,7 +306,7 @@ def test_topics_of_the_cluster_are_compared(tmp_path: Path) -> None:
     removed = topic_record("orders", ids["orders"], is_removed=True)
     metadata_log(log, [topic("a"), topic("orders"), removed], f"{0:020d}.log")
     assert effects(tmp_path, "topic") == ["loses"]
-    # A snapshot behind the log has the last word.
+    # A snapshot after the log has the last word.
     metadata_log(log, [topic("orders")], f"{7:020d}-{1:010d}.checkpoint")
     assert effects(tmp_path, "topic") == ["ok"]
     # A number without an end, and damage.
@@ -359,7 +359,7 @@ def test_unclean_stop_is_told_with_what_opening_reads(theirs: Path) -> None:
 
 
 def test_directories_that_are_no_partitions_are_told(theirs: Path) -> None:
-    """Those that wait for their deletion go, the others stay as they are."""
+    """Directories that wait for their deletion go, the others stay."""
     for ending in ("delete", "future", "stray"):
         (theirs / f"gone-0.{'0' * 32}-{ending}").mkdir()
     (theirs / "remote-log-index-cache").mkdir()
@@ -439,7 +439,7 @@ def test_partition_whose_directory_is_gone_is_a_loss(tmp_path: Path) -> None:
 
 
 def test_end_that_is_cut_is_told_of_a_log_and_of_an_index(tmp_path: Path) -> None:
-    """A torn tail, and zeros behind the entries of an index."""
+    """A torn tail, and zeros after the entries of an index."""
     with logstore.open(tmp_path) as store:
         store.create_topic("orders")[0].append(b"v")
     root = Directory.open_root(Files(), str(tmp_path))

@@ -80,8 +80,8 @@ def test_finding_says_what_is_too_new_and_what_to_do(tmp_path: Path) -> None:
 def test_directory_that_was_only_formatted_is_read_as_each_release_reads_it(
     tmp_path: Path,
 ) -> None:
-    """Of the first snapshot 4.3 makes nothing; of bootstrap.checkpoint only 3.9 makes
-    something, once the metadata log has levels."""
+    """Release 4.3 ignores the first snapshot; only 3.9 uses bootstrap.checkpoint, once
+    the metadata log has levels."""
     cluster(tmp_path)
     log = tmp_path / "__cluster_metadata-0"
     (log / LOG).unlink()

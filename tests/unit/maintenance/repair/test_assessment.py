@@ -1,4 +1,4 @@
-"""What a repair knows of a partition."""
+"""State of a partition for a repair."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from support.values import append_records, config_of, expected
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    """A closed store with a topic of three partitions that has settings of its own."""
+    """A closed store with a topic of three partitions that has separate settings."""
     path = tmp_path / "store"
     with logstore.open(path) as store:
         config = config_of(2, retention_ms=77)
@@ -43,7 +43,8 @@ def test_copy_of_one_partition_is_whole_by_itself(
 def test_bytes_that_cannot_be_read_are_zeros_in_the_copy(
     store: Path, tmp_path: Path
 ) -> None:
-    """Of a block, whatever was read before it. The report names them."""
+    """A whole block is zeros, even if some of it was read before. The report names
+    them."""
     log = store / "orders-0" / f"{0:020d}.log"
     data = log.read_bytes()
     log.write_bytes(data + b"x" * 20_000)

@@ -56,8 +56,8 @@ def target(directory: Directory, end: int, last: int) -> Target:
 def test_cut_segment_keeps_the_transactions_whose_markers_stay(
     directory: Directory, end: int, last: int, count: int
 ) -> None:
-    """Also the one that ends with the last record that stays. The indexes are built
-    anew."""
+    """This includes the one that ends with the last remaining record. The indexes are
+    rebuilt."""
     rewrite = Rewrite(directory, Quarantine(directory, "cut", None, is_root=False))
     rewrite.cut([target(directory, end, last)])
     assert directory.read_file(segment_file(0, LOG)) == b"x" * end

@@ -121,7 +121,7 @@ def filled_logs(partition: Path) -> list[Path]:
 
 
 def lost_offsets(report: logstore.types.RepairReport) -> set[int]:
-    """As the actions say."""
+    """Offsets lost by the actions."""
     lost: set[int] = set()
     for action in report.actions:
         if action.first_offset is not None:
@@ -135,7 +135,8 @@ def lost_offsets(report: logstore.types.RepairReport) -> set[int]:
 def test_actions_tell_every_offset_that_goes(
     tmp_path: Path, where: str, mode: str
 ) -> None:
-    """Also of those behind the last damage: the log was closed, so its end is known."""
+    """This includes offsets after the last damage: the log was closed, so its end is
+    known."""
     partition = write_store(tmp_path / "store", COUNT, call=3, **SMALL)
     log = filled_logs(partition)[1 if where == "middle" else -1]
     batch = batches_in_file(log)[-1 if where == "last batch" else 0]
@@ -239,7 +240,7 @@ def test_quarantine_on_another_file_system_is_copied_to(
 
 @both_modes
 def test_full_disk_leaves_the_log_as_it_was(partition: Path, mode: str) -> None:
-    """What cannot be kept is not taken out, and no half quarantine stays."""
+    """Bytes that cannot be saved are not removed, and no half quarantine stays."""
     damage(partition)
     before = log_bytes(partition)
     files = FullDisk()

@@ -25,7 +25,7 @@ def segments(hurt: str, *, index: bool = False) -> list[SegmentView]:
 
 @pytest.mark.parametrize("index", [False, True])
 def test_damaged_segment_is_a_block_by_itself(index: bool) -> None:
-    """Whatever is before or behind it."""
+    """Whatever is before or after it."""
     text = "...x....xx......x......x" * 3
     found = segments(text, index=index)
     blocks = blocks_of(found, 5)

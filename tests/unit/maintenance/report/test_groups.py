@@ -26,7 +26,7 @@ def store(tmp_path: Path) -> Path:
 
 
 def test_report_shows_the_lag_of_each_group(store: Path) -> None:
-    """As plain values, and on the page, where its name is escaped."""
+    """It is in the plain values, and on the page, where its name is escaped."""
     report = logstore.report(store)
     (group,) = report.to_dict()["groups"]
     assert group == {

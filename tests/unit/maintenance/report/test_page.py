@@ -77,7 +77,7 @@ def test_path_of_any_characters_is_only_text(tmp_path: Path, name: str) -> None:
 
 
 def test_page_can_be_saved_in_the_place_of_another(store: Path, tmp_path: Path) -> None:
-    """As UTF-8, whole or not at all; the path is returned."""
+    """It is saved as UTF-8, whole or not at all; the path is returned."""
     out = tmp_path / "report.html"
     out.write_text("old")
     report = logstore.report(store)
@@ -89,7 +89,7 @@ def test_page_can_be_saved_in_the_place_of_another(store: Path, tmp_path: Path) 
 def test_page_that_cannot_be_saved_is_a_named_error(
     store: Path, tmp_path: Path
 ) -> None:
-    """What was there stays, and nothing is left beside it."""
+    """The old file stays, and nothing is left next to it."""
     (tmp_path / "taken").mkdir()
     report = logstore.report(store)
     for path in (tmp_path / "taken", tmp_path / "missing" / "report.html"):

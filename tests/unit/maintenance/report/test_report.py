@@ -73,7 +73,7 @@ def test_series_has_each_record_once(store: Path) -> None:
 
 
 def test_codecs_have_their_share_and_ratio(tmp_path: Path) -> None:
-    """What compresses well has a ratio above 1, and the records of a codec are its."""
+    """A compressible codec has a ratio above 1, and its own count of records."""
     path = filled(tmp_path / "data", compression_type="zstd")
     with logstore.open(path) as store:
         plain = store.create_topic("plain", config=SMALL)
@@ -218,7 +218,7 @@ def test_report_beside_a_busy_writer_finds_no_damage(tmp_path: Path) -> None:
 
 
 def test_report_on_one_partition_directory(store: Path) -> None:
-    """Of that partition alone, however many there are beside it."""
+    """It covers that partition alone, however many the store has."""
     report = logstore.report(store / "orders-1")
     facts = report.to_dict()
     (topic,) = facts["topics"]
@@ -280,7 +280,7 @@ def test_partition_that_has_lost_all_its_files_is_still_one(store: Path) -> None
 
 
 def test_report_on_a_store_of_a_later_version(store: Path) -> None:
-    """What cannot be opened is still listed."""
+    """Parts that cannot be opened are still listed."""
     with logstore.open(store) as opened:
         opened.topic("orders").flush()
     owner = store / ".logstore-owner"
@@ -339,7 +339,7 @@ def test_damage_comes_first_with_what_is_lost(store: Path) -> None:
 
 
 def test_damage_at_the_end_of_a_sealed_segment_loses_no_more(store: Path) -> None:
-    """Its last batch has 10 records; those of the segments behind it can be read."""
+    """Its last batch has 10 records; those of the segments after it can be read."""
     log = logs_in(store / "orders-1")[2]
     flip_bit(log, 8 * (log.stat().st_size - 20))
     partition = logstore.report(store).to_dict()["topics"][0]["partitions"][1]
@@ -347,7 +347,7 @@ def test_damage_at_the_end_of_a_sealed_segment_loses_no_more(store: Path) -> Non
 
 
 def test_damage_at_the_end_of_a_closed_log_is_shown_on_the_map(store: Path) -> None:
-    """Also what readers do not see any more."""
+    """This includes bytes that readers do not see any more."""
     log = logs_in(store / "orders-0")[-1]
     size = log.stat().st_size
     flip_bit(log, 8 * (size - 20))
@@ -384,7 +384,7 @@ def test_damaged_index_is_a_warning(store: Path) -> None:
 
 
 def test_store_that_was_not_closed_is_told(store: Path, tmp_path: Path) -> None:
-    """Nobody holds it, and it is not clean: the records behind the durable point are
+    """Nobody holds it, and it is not clean: the records after the durable point are
     named as such."""
     with logstore.open(store) as opened:
         opened.topic("orders")[0].append_many([b"x"] * 5)
@@ -398,7 +398,8 @@ def test_store_that_was_not_closed_is_told(store: Path, tmp_path: Path) -> None:
 
 
 def test_retention_that_is_due_or_soon_is_told(tmp_path: Path) -> None:
-    """What the next check deletes is a warning, what goes within a day is not."""
+    """Segments that the next check deletes are a warning, those due within a day are
+    not."""
     path = filled(tmp_path / "data", retention_ms=30 * HOUR)
     report = logstore.report(path)
     assert kinds(report) == [("warning", "retention"), ("info", "retention")]

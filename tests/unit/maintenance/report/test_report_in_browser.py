@@ -175,7 +175,7 @@ def test_page_fits_a_desk_and_a_phone_and_its_script_works(
 def test_page_on_a_directory_of_a_broker_loads(
     chromium: Chromium, tmp_path: Path, scenario: str
 ) -> None:
-    """As it was left by a kill."""
+    """The directory was left by a kill."""
     out = tmp_path / "report.html"
     logstore.report(golden.SLICE / scenario).save(out)
     seen = chromium.look(out)

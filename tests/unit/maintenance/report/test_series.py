@@ -16,7 +16,7 @@ from support.reports import DAY, NOW
 
 
 def test_buckets_are_round_and_few() -> None:
-    """For any span from nothing to the ages of the universe."""
+    """This holds for any span from nothing to the ages of the universe."""
     for span in (0, 1, 71, 72, 10_000, DAY, 400 * DAY, 1 << 50, (1 << 63) - 1):
         step = step_of(span)
         assert span // step < 73

@@ -34,7 +34,7 @@ def _rgb(text: str) -> tuple[int, int, int]:
 
 
 def luminance(colour: tuple[int, int, int]) -> float:
-    """As the Web Content Accessibility Guidelines define it."""
+    """Relative luminance as the Web Content Accessibility Guidelines define it."""
     parts = [
         one / 12.92 if one <= 0.04045 else ((one + 0.055) / 1.055) ** 2.4
         for one in (channel / 255 for channel in colour)
@@ -51,7 +51,7 @@ def contrast(one: tuple[int, int, int], other: tuple[int, int, int]) -> float:
 def test_text_can_be_read_in_both_schemes(
     scheme: dict[str, tuple[int, int, int]],
 ) -> None:
-    """Each colour of text has a contrast of 4.5 at least to what is behind it."""
+    """Each colour of text has a contrast of 4.5 at least to its background."""
     for name in ("ink", "soft", "link", "bad", "warn", "info", "ok"):
         for ground in ("bg", "card"):
             assert contrast(scheme[name], scheme[ground]) >= 4.5, (name, ground)

@@ -114,7 +114,7 @@ def test_zeros_after_a_sealed_segment_of_kafkas_are_a_problem(ending: str) -> No
 
 
 def test_file_that_does_not_begin_as_a_log_is_not_cut() -> None:
-    """Of another program's store: it is not understood."""
+    """The file is of another program's store: its format is unknown."""
     known = store_of("killed", "kafka").damages
     tree = dict(known.tree)
     tree[known.logs[-1]] = b"\xff" * 100

@@ -67,7 +67,7 @@ def test_a_bad_index_is_a_problem_in_a_sealed_segment(
 def test_an_entry_whose_offset_lies_before_its_position_is_a_problem(
     partition: Path,
 ) -> None:
-    """A search for that offset would begin behind it."""
+    """A search for that offset would begin after it."""
     path = index_of(partition)
     offset, pos = struct.unpack_from(">ii", path.read_bytes(), 8)
     overwrite(path, 8, struct.pack(">ii", offset - 1, pos))
@@ -77,7 +77,7 @@ def test_an_entry_whose_offset_lies_before_its_position_is_a_problem(
 def test_bad_indexes_of_an_active_segment_after_a_crash_are_notes(
     partition: Path,
 ) -> None:
-    """Opening makes them anew: zeros behind the entries, or entries past the log."""
+    """Opening makes them anew: zeros after the entries, or entries past the log."""
     forget_state(partition)
     index, times = index_of(partition, -1), index_of(partition, -1, ".timeindex")
     index.write_bytes(index.read_bytes() + struct.pack(">ii", 5000, 1 << 20))
@@ -133,7 +133,7 @@ def test_times_of_a_log_without_times_are_a_note(tmp_path: Path) -> None:
 def test_bad_times_of_a_log_without_times_are_a_problem(
     tmp_path: Path, entries: list[tuple[int, int]]
 ) -> None:
-    """Out of order, or of an offset behind the log."""
+    """Out of order, or of an offset after the log."""
     partition = write_store(tmp_path, 30, 0, call=3, segment_bytes=500)
     forget_state(partition)
     path = index_of(partition, 0, ".timeindex")

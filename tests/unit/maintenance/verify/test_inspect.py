@@ -1,4 +1,4 @@
-"""`inspect_file` gives every batch of one file, and goes on behind damage."""
+"""`inspect_file` gives every batch of one file, and continues behind damage."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ partition = verifying.partition
 
 @every_format
 def test_inspect_file_gives_every_batch(tmp_path: Path, magic: int, codec: str) -> None:
-    """With the records, and the stored checksums of messages."""
+    """Batches have their records, and messages their stored checksums."""
     directory = write_store(tmp_path / "store", 20, magic, codec)
     contents = inspect_file(logs_in(directory)[0])
     assert (contents.kind, contents.base_offset) == ("log", 0)

@@ -1,4 +1,4 @@
-"""Damaged batches of a log: `verify` lists each, and goes on behind it."""
+"""Damaged batches of a log: `verify` lists each, and continues after it."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_bytes_behind_a_sealed_segment_lose_no_offset(partition: Path) -> None:
 
 
 def test_a_damaged_length_hides_no_other_batch(partition: Path) -> None:
-    """What follows is found at its own bytes."""
+    """Later batches are found at their own bytes."""
     path = logs_in(partition)[0]
     before = logstore.verify(path).batches
     overwrite(path, frames(path)[2].pos + 8, struct.pack(">i", 1 << 20))
@@ -135,8 +135,8 @@ def test_a_partial_batch_in_a_sealed_segment_is_a_problem(partition: Path) -> No
 def test_a_segment_of_another_size_is_looked_into(
     tmp_path: Path, magic: int, codec: str, at: int
 ) -> None:
-    """Also without `deep`: a stream that was cut short, under a right checksum, is why
-    it is shorter."""
+    """This holds even without `deep`: a truncated stream under a right checksum
+    explains why it is shorter."""
     partition = write_store(
         tmp_path / "store", 60, magic, codec, call=5, segment_bytes=1500
     )
@@ -188,8 +188,8 @@ def test_an_unknown_codec_with_a_right_checksum_is_a_problem(tmp_path: Path) -> 
 def test_damage_inside_a_compressed_batch_needs_deep(
     tmp_path: Path, magic: int, codec: str
 ) -> None:
-    """With a right checksum over a damaged stream, only `deep` can tell; without it,
-    the report says how many batches were not looked into."""
+    """Only `deep` finds a damaged stream under a right checksum; without it, the report
+    has the number of batches whose contents were not checked."""
     directory = write_store(tmp_path / "store", 50, magic, codec, call=25)
     path = logs_in(directory)[0]
     frame = frames(path)[0]
@@ -216,7 +216,7 @@ def test_a_wrong_record_count_is_found(tmp_path: Path) -> None:
 def test_what_looks_like_a_message_in_a_damaged_wrapper_is_not_believed(
     tmp_path: Path,
 ) -> None:
-    """Behind a damaged length the search goes on at every byte; an offset that no
+    """Behind a damaged length the search continues at every byte; an offset that no
     segment can have does not end it, and does not overlap with those that follow."""
     partition = write_store(
         tmp_path, 90, 0, "snappy", call=3, segment_bytes=900, index_interval_bytes=100
@@ -234,7 +234,7 @@ def test_what_looks_like_a_message_in_a_damaged_wrapper_is_not_believed(
 def test_every_flipped_bit_of_a_log_is_found(
     tmp_path: Path, magic: int, codec: str
 ) -> None:
-    """Those outside the checksums, too: offset, length, leader epoch."""
+    """This includes bits outside the checksums: offset, length, leader epoch."""
     directory = write_store(
         tmp_path / "store", 12, magic, codec, segment_bytes=400, call=3
     )

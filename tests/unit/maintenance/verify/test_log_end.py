@@ -17,7 +17,7 @@ partition = verifying.partition
 
 
 def test_a_torn_tail_above_the_durable_point_is_a_note(tmp_path: Path) -> None:
-    """What opening would cut, in a copy of a store that is open."""
+    """Opening would cut it, in a copy of a store that is open."""
     with logstore.open(tmp_path / "store") as store:
         orders = new_partition(store)
         fill(orders, 10)
@@ -87,7 +87,7 @@ def test_batches_behind_the_end_of_a_sealed_segment_are_lost(tmp_path: Path) -> 
 
 
 def test_batches_that_damage_has_moved_are_kept_by_repair(tmp_path: Path) -> None:
-    """A batch is twice in the last segment of a closed store: the one behind it goes
+    """A batch is twice in the last segment of a closed store: the one after it goes
     past the end that the state has."""
     write_store(tmp_path, 6, 2, call=2)
     (log,) = logs_in(tmp_path / "orders-0")

@@ -137,7 +137,7 @@ def test_what_is_behind_a_batch_may_end_what_is_lost() -> None:
 
 
 def test_batches_that_have_changed_places_have_one_finding() -> None:
-    """That about the first is forgotten, if it is about the order."""
+    """The finding about the first is dropped, if it is about the order."""
 
     def second(swapped_with: int) -> Misplaced:
         return Misplaced(70, 120, 129, 139, 119, 119, 140, swapped_with)
@@ -180,7 +180,7 @@ def test_batch_that_is_too_large_is_a_note() -> None:
 
 
 def test_torn_end_names_the_intact_batches_in_it() -> None:
-    """Only those behind the end of the log lose anything."""
+    """Only those after the end of the log lose anything."""
     tail = Tail("x.log", 50, 20, 120, "a part of a batch")
     found = the(TornEnd(tail, -1))
     assert (found.severity, place(found)) == (NOTE, (50, 120, None))

@@ -17,7 +17,7 @@ partition = verifying.partition
 
 
 def test_offsets_that_do_not_increase_are_a_problem(partition: Path) -> None:
-    """The batch is sound and in the wrong place; those behind it are not reported."""
+    """The batch is sound and in the wrong place; those after it are not reported."""
     path = logs_in(partition)[0]
     frame = frames(path)[4]
     overwrite(path, frame.pos, struct.pack(">q", 1))

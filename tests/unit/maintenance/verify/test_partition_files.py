@@ -33,7 +33,7 @@ def test_a_segment_that_is_gone_is_a_problem(partition: Path) -> None:
 
 
 def test_all_segments_gone_is_a_problem(partition: Path) -> None:
-    """Also where only Kafka's recovery point tells."""
+    """This holds even if only Kafka's recovery point shows it."""
     for path in [*partition.iterdir(), partition.parent / ".logstore-owner"]:
         path.unlink()
     assert "lost-segment" in kinds(logstore.verify(partition.parent))
@@ -93,7 +93,7 @@ def test_a_file_that_cannot_be_read_is_a_problem(partition: Path) -> None:
 
 
 def test_leftovers_are_notes(partition: Path) -> None:
-    """Of deletions and compactions; also directories in the store."""
+    """They come from deletions and compactions; directories in the store, too."""
     (partition / f"{3:020d}.log.deleted").write_bytes(b"?")
     (partition / f"{7:020d}.log.cleaned").write_bytes(b"?")
     (partition.parent / f"gone-0.{'ab' * 16}-delete").mkdir()

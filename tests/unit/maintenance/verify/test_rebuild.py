@@ -31,7 +31,7 @@ DAMAGES: dict[str, Damage] = {
 
 
 def damaged_store(damage: Damage) -> Nodes:
-    """What is on a disk with a closed store whose sealed segments have bad indexes."""
+    """Disk with a closed store whose sealed segments have bad indexes."""
     disk = MemoryDisk()
     with open_quietly(disk) as store:
         settings = {"segment_bytes": 500, "index_interval_bytes": 100}
@@ -88,8 +88,8 @@ def check_reads(disk: MemoryDisk) -> None:
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("what", DAMAGES)
 def test_power_cut_while_indexes_are_rebuilt_costs_nothing(what: str) -> None:
-    """What was there, or what was to be there, each file whole; a temporary one is
-    nothing."""
+    """Each file is the old one or the new one, whole; a temporary one does not
+    count."""
     nodes = damaged_store(DAMAGES[what])
     whole = MemoryDisk(nodes)
     build(whole)

@@ -25,7 +25,8 @@ def indexes(partition: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("what", ["store", "partition", "log", "index"])
 def test_rebuild_index_makes_what_was_there(partition: Path, what: str) -> None:
-    """With the interval of the topic; sealed segments and the closed last one."""
+    """It uses the interval of the topic, for sealed segments and the closed last
+    one."""
     before = indexes(partition)
     for name in before:
         (partition / name).write_bytes(b"\xff" * 24)
@@ -63,7 +64,7 @@ def test_rebuild_index_dry_run_changes_nothing(partition: Path) -> None:
 
 
 def test_rebuild_index_under_a_writer_raises(partition: Path) -> None:
-    """Of this process, too, whose lock must survive the attempt."""
+    """The writer may be of this process, whose lock must survive the attempt."""
     with logstore.open(partition.parent):
         for _ in range(2):
             with pytest.raises(logstore.StoreLockedError):
@@ -90,8 +91,8 @@ def test_rebuild_index_of_a_damaged_log_raises_and_builds_the_others(
 def test_rebuild_index_tells_each_damaged_log_and_what_it_built(
     partition: Path,
 ) -> None:
-    """With `on_damage` nothing is raised; each error has the end of its damage: the
-    next batch, or the next segment."""
+    """It raises nothing if `on_damage` is given; each error has the end of its damage:
+    the next batch, or the next segment."""
     first, second = logs_in(partition)[:2]
     flip_bit(first, 8 * 20)
     frame = frames(second)[-1]

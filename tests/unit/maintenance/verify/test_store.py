@@ -1,6 +1,6 @@
 """A run of `verify` over a store: of what it is made, what it changes, what it returns.
 
-It finds nothing in a sound store; the tests beside this one damage one each.
+It finds nothing in an intact store; the tests beside this one damage one each.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def test_verify_reads_large_batches(tmp_path: Path) -> None:
 def test_verify_decompresses_up_to_the_limit_that_it_is_given(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What is larger is noted and not looked into; in the command as well."""
+    """Larger batches are noted and not decompressed; in the command as well."""
     size = 100_000
     with logstore.open(tmp_path) as store:
         new_partition(store, 2, "gzip").append_many([bytes(size)])
@@ -191,7 +191,7 @@ def test_directory_that_cannot_be_listed_is_a_named_error(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("what", ["byte", "text"])
 def test_damaged_file_of_a_group_is_a_problem(tmp_path: Path, what: str) -> None:
-    """As a member has it: of `verify`, the report and the hand-over."""
+    """A member treats it so, too; `verify`, the report and the hand-over show it."""
     store = store_with(tmp_path / "store")
     with consumer(store) as one:
         drain(one)

@@ -161,7 +161,7 @@ def test_index_behind_damage_stays_as_it_is(tmp_path: Path) -> None:
 
 
 def test_repair_that_cuts_the_log_cuts_its_transactions(tmp_path: Path) -> None:
-    """What is left agrees: nothing is found, and readers get the same."""
+    """The rest is consistent: nothing is found, and readers get the same."""
     log = written(tmp_path)
     logs = sorted((tmp_path / "orders-0").glob("*.log"))
     broken = logs[len(logs) // 2]
@@ -192,8 +192,8 @@ def left_by_a_broker(path: Path) -> Path:
 def test_opening_finishes_the_indexes_of_a_broker_that_was_killed(
     tmp_path: Path, left: str, snapshots: str
 ) -> None:
-    """As its own recovery would: it may not come to that, for behind a clean stop of
-    logstore a broker reads no log again. So it is with the open transactions."""
+    """The broker's own recovery would do so, but may never run: after a clean stop of
+    logstore a broker does not read logs again. The same holds for open transactions."""
     log = written(tmp_path)
     sound = indexes(tmp_path)
     partition = left_by_a_broker(tmp_path)

@@ -64,7 +64,7 @@ def test_marker_that_the_log_does_not_have_is_a_problem(directory: Directory) ->
 @pytest.mark.parametrize(
     "wrong",
     [
-        TxnEntry(0, 7, 15, 14, 10),  # it begins behind its end
+        TxnEntry(0, 7, 15, 14, 10),  # it begins after its end
         TxnEntry(0, 7, -1, 14, 10),
         TxnEntry(-1, 7, 10, 14, 10),
         TxnEntry(0, 7, 5, 9, 5),  # it lies before the segment

@@ -1,4 +1,4 @@
-"""The format of appends to a topic that has no settings of its own."""
+"""The format of appends to a topic that has no separate settings."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_reading_does_not_look_for_the_format(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("is_created", [False, True])
 def test_format_that_was_given_is_used(tmp_path: Path, is_created: bool) -> None:
-    """Also in a later opening."""
+    """It is used even in a later opening."""
     config = logstore.TopicConfig(message_format=1)
     with logstore.open(written(tmp_path, 2)) as store:
         if is_created:

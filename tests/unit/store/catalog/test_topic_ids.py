@@ -26,7 +26,7 @@ KAFKA_ID = "0123456789abcdef0123456789abcdef"
 
 
 def another_program_writes(path: Path) -> None:
-    """As a broker that has used the directory leaves it."""
+    """Leave the directory like a broker that has used it."""
     points = path / layout.RECOVERY_CHECKPOINT
     points.write_text(f"0\n1\nx 0 {len(points.read_bytes())}\n")
     (path / layout.CLEAN_SHUTDOWN).unlink(missing_ok=True)
@@ -49,7 +49,7 @@ def identity_of(path: Path) -> TopicIdentity | None:
 
 
 def ids_of(path: Path) -> dict[str, str]:
-    """As a reader sees them."""
+    """Topic ids that a reader sees."""
     with logstore.open(path, read_only=True) as store:
         return {topic.name: topic[topic.numbers[0]].topic_id for topic in store}
 
@@ -170,7 +170,7 @@ def test_id_outlives_the_loss_of_one_file(path: Path, what: str, how: str) -> No
 
 
 def test_id_lost_with_both_files_is_kafkas(path: Path) -> None:
-    """What neither file says, Kafka's own may."""
+    """Kafka's own file may have it if neither of logstore's files has."""
     kafka_gives_id(path / "t-0")
     (path / layout.TOPICS).unlink()
     (path / "t-0" / layout.TOPIC_IDENTITY).unlink()
@@ -295,8 +295,8 @@ def test_topic_that_was_moved_keeps_its_id_and_settings(
 
 
 def test_topic_that_was_moved_twice_keeps_its_id_and_settings(path: Path) -> None:
-    """Also if nothing was appended under the second name, so that its directories have
-    the first one still."""
+    """This holds even if nothing was appended under the second name, so that its
+    directories still have the first one."""
     before = topic_id(path)
     with logstore.open(path) as store:
         store["t"].configure(logstore.TopicConfig(segment_bytes=5000))
@@ -329,8 +329,8 @@ def test_copy_of_a_topic_under_another_name_has_its_own_id(path: Path) -> None:
 
 
 def test_log_of_a_copied_topic_has_the_id_that_its_owner_gives_it(path: Path) -> None:
-    """For a reader before the first opening for writing, too: its marks count after
-    that, and a follower goes on."""
+    """A reader has it even before the first opening for writing: its marks count after
+    that, and a follower continues."""
     shutil.copytree(path / "t-0", path / "u-0")
     with logstore.open(path, read_only=True) as store:
         log, original = store.topic("u")[0], store.topic("t")[0]
@@ -431,7 +431,7 @@ def test_partition_put_back_from_an_earlier_topic_takes_no_appends(
 
 
 def test_log_id_of_an_earlier_release_stays(path: Path) -> None:
-    """Its marks go on."""
+    """Its marks continue."""
     with logstore.open(path) as store:
         mark = store["t"][0].mark()
     assert mark is not None
@@ -511,7 +511,7 @@ def mark_of(path: Path) -> logstore.types.LogMark:
 
 
 def unchanged_after_opening(path: Path, mark: logstore.types.LogMark) -> int | None:
-    """What a new writer says of a mark."""
+    """Result of `unchanged_below` for a mark in a new writer."""
     with logstore.open(path) as store:
         store["t"][0].append(b"more", durable=True)
         found = store["t"][0].unchanged_below(mark)

@@ -38,14 +38,14 @@ def root(disk: MemoryDisk) -> Iterator[Directory]:
 
 @pytest.fixture
 def settings(root: Directory) -> TopicSettings:
-    """Those of one topic, persisted."""
+    """Settings of one topic, persisted."""
     settings = TopicSettings(root, 0)
     settings.write("a", ONE)
     return settings
 
 
 def stored(root: Directory) -> dict[str, dict[str, Any]]:
-    """What the file says."""
+    """Settings in the file."""
     found = TopicSettings(root, 0)
     found.read(lambda action: pytest.fail(str(action)))
     return found.stored
@@ -205,7 +205,7 @@ def test_new_topic_has_a_new_id_and_a_known_one_its_own(
 
 
 def test_settings_are_made_once_until_they_change(settings: TopicSettings) -> None:
-    """Also the defaults; one that is not valid is refused each time."""
+    """This includes the defaults; invalid settings are refused each time."""
     first = settings.config("a")
     assert settings.config("a") is first
     settings.write("a", {**ONE, "config": {"retention_ms": 7}})

@@ -77,8 +77,8 @@ def test_change_writes_what_it_says_whatever_the_store_has(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("lost", ["cut", "flipped"])
 def test_lost_last_entry_undoes_no_call(tmp_path: Path, lost: str) -> None:
-    """Of a creation and a deletion, opening does the rest; new settings are followed by
-    an entry that says nothing."""
+    """Opening completes a creation or a deletion; new settings are followed by an entry
+    without content."""
 
     def create(store: logstore.Store) -> None:
         store.create_topic("new", 2, TopicConfig(segment_bytes=1000))
@@ -385,7 +385,7 @@ def test_topic_is_deleted_where_its_directory_cannot_be_renamed(
 def test_topic_that_finds_no_room_to_be_deleted_is_there_after_a_kill(
     tmp_path: Path, is_empty: bool
 ) -> None:
-    """What makes room can be made again: records and offsets stay."""
+    """Deletions that make room can be repeated: records and offsets stay."""
     files = FullDisk()
     with open_store(tmp_path / "store", _files=files) as store:
         partition = store.create_topic("orders")[0]

@@ -48,7 +48,8 @@ def _position(path: Path, group: str = "g") -> int | None:
 def test_position_above_the_end_of_a_copy_is_lowered_and_named(
     tmp_path: Path,
 ) -> None:
-    """What is appended to the copy is not skipped: durable, in the report."""
+    """Records appended to the copy are not skipped: the position is durable, and in the
+    report."""
     data, copy = tmp_path / "data", tmp_path / "copy"
     _stored(data)
     shutil.copytree(data, copy)
@@ -216,7 +217,7 @@ def _published(path: Path, sequence: int, count: int = 3) -> logstore.types.Publ
 
 
 def test_publication_without_its_records_is_unknown_in_a_copy(tmp_path: Path) -> None:
-    """The same sequence is an error, a higher one goes on; also after closing."""
+    """The same sequence is an error, a higher one continues; also after closing."""
     data, copy = tmp_path / "data", tmp_path / "copy"
     _stored(data)
     _published(data, 1)
@@ -347,8 +348,8 @@ def test_reset_in_a_copy_that_was_only_read_goes_from_the_lowered_position(
 def test_published_position_above_the_end_of_a_copy_is_lowered_and_named(
     tmp_path: Path,
 ) -> None:
-    """That of a group that commits by transactions, too: durably, and once in the
-    report. A transaction goes on from there."""
+    """This includes a group that commits by transactions: durably, and once in the
+    report. A transaction continues from there."""
     _, copy = _copied_positions(tmp_path, "transactions")
     with logstore.open(copy) as store:
         (action,) = store.recovery_report.actions
@@ -391,8 +392,8 @@ def _full(*args: object, **more: object) -> NoReturn:
 def test_log_of_a_copy_whose_position_cannot_be_lowered_takes_no_appends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, is_owned: bool
 ) -> None:
-    """What is appended would be skipped. The other partitions are written to, and the
-    next opening tries again, also where nothing had said whose directory it is."""
+    """Appended records would be skipped. The other partitions are written to, and the
+    next opening tries again, even if the directory had no owner file."""
     _, copy = _copied_positions(tmp_path, way)
     if not is_owned:
         (copy / ".logstore-owner").unlink()

@@ -93,7 +93,8 @@ def _put(store: logstore.Store, identity: str, topic: str, sequence: int = 1) ->
 def test_publication_whose_records_are_there_is_known_in_a_copy(
     tmp_path: Path, way: str
 ) -> None:
-    """Also if a topic that was published to was deleted, or cut, before the copy."""
+    """This holds even if a topic that was published to was deleted, or cut, before the
+    copy."""
     data, copy = tmp_path / "data", tmp_path / "copy"
     with logstore.open(data) as store:
         for topic in ("t", "other", "gone"):

@@ -72,7 +72,7 @@ def test_snapshot_of_an_open_store_has_everything_and_opens_as_closed(
         steps: list[logstore.types.SnapshotProgress] = []
         report = store.snapshot(copy, links=links, on_progress=steps.append)
         expected = _records(source)
-        # The original goes on, and its copy does not see it.
+        # The original continues, and its copy does not see it.
         store.topic("t")[0].append(b"later")
         store.topic("t")[0].truncate_to(2)
     assert _records(copy) == expected
@@ -202,7 +202,7 @@ def test_snapshot_at_what_a_directory_cannot_replace_is_refused_before_it_is_mad
 
 
 def test_snapshot_that_fails_leaves_nothing(tmp_path: Path) -> None:
-    """On a full disk nothing is at the path, and the store goes on."""
+    """On a full disk nothing is at the path, and the store continues."""
 
     class Full(Files):
         left = 1 << 60
@@ -226,7 +226,7 @@ def test_snapshot_that_fails_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_unfinished_snapshot_is_no_store(tmp_path: Path) -> None:
-    """What a killed process leaves is opened neither for reading nor for writing."""
+    """A killed process leaves it; it is opened neither for reading nor for writing."""
 
     class Killed(Files):
         def rename(self, dir_fd: int, old: str, new: str) -> None:

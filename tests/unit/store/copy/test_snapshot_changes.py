@@ -106,7 +106,7 @@ def test_snapshot_of_a_log_whose_head_is_deleted_meanwhile_has_that_with_its_ind
 
 
 def test_snapshot_of_a_log_that_is_cut_meanwhile_is_made_again(tmp_path: Path) -> None:
-    """What was removed cannot be copied any more: the copy is of a later moment."""
+    """Removed records cannot be copied any more: the copy is of a later moment."""
     with logstore.open(tmp_path / "source") as store:
         partition = _compacted(store)
 

@@ -76,7 +76,8 @@ def test_free_lock_is_taken_and_released(path: str, reader: Store) -> None:
 def test_owner_publishes_what_is_handed_in(
     path: str, owner: Store, reader: Store
 ) -> None:
-    """With all that `publish` takes and returns; nothing is left of the request."""
+    """All arguments and results of `publish` are supported; nothing is left of the
+    request."""
     done = submit(
         reader, staged_by(reader, 3), 7, note="\u2603", metadata=b"\0m", pinned=True
     )
@@ -104,8 +105,8 @@ def test_metadata_alone_is_handed_in(owner: Store, reader: Store) -> None:
 def test_requests_that_wait_are_committed_together(
     path: str, owner: Store, reader: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also those of one identity, in the order in which they were handed in; one that
-    is refused does not stop the others."""
+    """This includes requests of one identity, in the order in which they were handed
+    in; a refused one does not stop the others."""
     sizes: list[int] = []
     real = Publisher.publish_all
 
@@ -148,8 +149,8 @@ def test_publish_commits_what_waits_with_its_own(
 
 
 def test_requests_of_before_the_opening_are_served(path: str, reader: Store) -> None:
-    """Of a process that has ended meanwhile: its request is done, before those of one
-    that continues with the same identity."""
+    """The process has ended meanwhile: its request is done before those of one that
+    continues with the same identity."""
     with making(reader) as later:
         later.put(asked_by(reader, 6))
         left_by_ended(reader, asked_by(reader, 5))
@@ -222,8 +223,8 @@ def test_several_that_wait_for_the_lock_are_all_published_once(
 def test_refused_request_raises_its_own_error(
     path: str, owner: Store, reader: Store
 ) -> None:
-    """With the facts of the error; what was staged is still there, and the next one is
-    published."""
+    """The error has its facts; the staged records are still there, and the next request
+    is published."""
     submit(reader, staged_by(reader), 5)
     late = staged_by(reader, 1, 4)
     with pytest.raises(PublicationConflictError) as conflict:
@@ -312,7 +313,7 @@ def answered(owner: Store, content: bytes) -> Answer:
 def test_damaged_file_of_a_process_stops_nobody(
     path: str, owner: Store, reader: Store, data: bytes, caplog: Any
 ) -> None:
-    """As after a power failure; it stays as it is."""
+    """A power failure may leave such a file; it is not changed."""
     name = layout.PROCESS_PREFIX + "0" * 32
     Path(path, name.replace("process", "answers")).write_bytes(b"")
     Path(path, name + ".tmp").write_bytes(data)

@@ -135,7 +135,7 @@ def test_request_that_cannot_be_written_is_a_named_error(
 def test_free_lock_that_cannot_be_taken_is_a_named_error(
     path: str, number: int
 ) -> None:
-    """As on a file system that is mounted read-only."""
+    """The file system may be mounted read-only."""
     with failing_reader(path) as (reader, files):
         staged = staged_by(reader)
         files.failures["open for writing", layout.LOCK] = number
@@ -278,7 +278,7 @@ def test_answer_that_cannot_be_written_is_found(path: str) -> None:
 
 
 def test_long_answer_that_does_not_fit_on_the_disk_is_short(tmp_path: Path) -> None:
-    """What the store remembers of a publication has no offsets."""
+    """Remembered publications have no offsets."""
 
     class Full(Failing):
         def write(self, fd: int, data: bytes | memoryview, pos: int) -> None:
@@ -315,7 +315,7 @@ def test_interrupted_publication_leaves_the_requests(
 def test_closed_partition_is_the_error_of_the_requester(
     path: str, owner: Store, reader: Store
 ) -> None:
-    """What the owner's disk refuses, is told."""
+    """Errors of the owner's disk are passed on."""
     partition = owner.topic("a")[0]
     partition.append(b"x")
     writer = owner._topics.writers.loaded["a", 0]
@@ -327,7 +327,7 @@ def test_closed_partition_is_the_error_of_the_requester(
 def test_owner_that_cannot_list_its_directory_publishes_its_own(
     path: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What waits is served when it can again."""
+    """Waiting requests are served when it can list it again."""
     files = Failing()
     open_store = logstore.store.opening.open_store
     with (
@@ -496,7 +496,7 @@ def test_failed_sync_ends_what_a_process_keeps(
 def test_request_of_before_a_restart_of_the_machine_is_dropped(
     path: str, reader: Store
 ) -> None:
-    """What is left of it may have been taken back since."""
+    """Its remains may have been withdrawn since."""
     staged = staged_by(reader)
     files = reader._context.files
     about = {"host": files.host(), "boot": "0" * 32}

@@ -82,14 +82,15 @@ def test_closed_store_hands_nothing_in(path: str) -> None:
 
 
 def test_nothing_is_handed_in_for_nothing(owner: Store, reader: Store) -> None:
-    """As `publish`: it is not remembered."""
+    """`publish` does the same: it is not remembered."""
     done = submit(reader, Staged(()))
     assert (done.records, done.offsets) == (0, {})
     assert owner.published("x") is None
 
 
 def threads(path: str) -> list[str]:
-    """Those that serve requests; not of stores that other tests have left."""
+    """Threads that serve requests, without those of stores that other tests have
+    left."""
     name = f"requests in {path}"
     return [t.name for t in threading.enumerate() if t.name.startswith(name)]
 
@@ -115,7 +116,7 @@ def test_thread_ends_with_the_store(path: str) -> None:
 
 
 def test_fork_hands_nothing_in_and_serves_nothing(owner: Store, reader: Store) -> None:
-    """The child has neither the thread nor the lock; the parent goes on."""
+    """The child has neither the thread nor the lock; the parent continues."""
     child = os.fork()
     if child == 0:
         status = 1
@@ -144,7 +145,7 @@ def test_lock_is_not_held_after_a_refused_request(path: str, reader: Store) -> N
 def test_request_whose_records_were_discarded_is_refused(
     path: str, reader: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of an identity, up to a sequence."""
+    """Records of an identity are discarded up to a sequence."""
     hold_back(monkeypatch)
     with logstore.open(path, config=SERVING) as owner:
         calls = []
@@ -301,7 +302,7 @@ def test_child_of_a_fork_does_not_publish_with_the_lock_of_its_parent(
 def test_call_from_inside_of_a_call_is_refused(
     path: str, owner: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As from a signal handler, or a finalizer."""
+    """A signal handler or a finalizer may make the call."""
     real, errors = ProcessFile.put, list[BaseException]()
     with logstore.open(path, shared=True) as shared:
         partition = shared.topic("a")[0]

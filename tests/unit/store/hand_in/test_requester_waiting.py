@@ -174,8 +174,8 @@ def test_reports_that_the_system_has_dropped_may_be_of_the_end_of_the_owner(
 def test_every_thread_is_woken_by_its_answer(
     path: str, looks: list[None], elsewhere: None
 ) -> None:
-    """Also those that wait for a place: more than there are slots. None waits until it
-    would look by itself."""
+    """This includes threads that wait for a slot: there are more than slots. None waits
+    until it would look by itself."""
     with (
         logstore.open(path, config=SERVING) as owner,
         logstore.open(path, shared=True) as shared,
@@ -270,16 +270,16 @@ def test_files_that_cannot_be_made_anew_are_an_error_of_this_call(
 
 
 class Interrupt(BaseException):
-    """As KeyboardInterrupt, but nobody else's."""
+    """Like KeyboardInterrupt, but raised by these tests only."""
 
 
 def test_interrupt_at_any_instruction_of_an_append_leaves_the_next_one_whole(
     path: str, owner: Store
 ) -> None:
-    """What was interrupted is there once, or not at all, and not at all if it says so.
-    The interrupt has the names by which to ask, unless it came before the request, or
-    behind the answer. No lock is held, no number is given again, and the files are used
-    further."""
+    """The interrupted append is there once, or not at all, and not at all if the error
+    says so. The interrupt has the names by which to ask, unless it came before the
+    request, or after the answer. No lock is held, no number is reused, and the files
+    stay in use."""
     files = (requester.__file__, process_requests.__file__, shared_appends.__file__)
     outcomes: dict[bytes, str] = {}
     # Where interrupts without these names came.

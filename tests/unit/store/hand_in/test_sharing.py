@@ -87,7 +87,7 @@ def path(tmp_path: Path) -> str:
 
 @pytest.fixture(params=["owner", "nobody"])
 def shared(path: str, request: pytest.FixtureRequest) -> Iterator[Store]:
-    """With an owner in the same process, and without one."""
+    """Stores with an owner in the same process, and without one."""
     with contextlib.ExitStack() as stack:
         if request.param == "owner":
             stack.enter_context(logstore.open(path, config=SERVING))
@@ -134,7 +134,7 @@ def test_records_of_a_call_are_in_all_partitions(shared: Store) -> None:
 
 
 def test_topic_is_made(shared: Store) -> None:
-    """With its settings; what is refused is the error of the owner."""
+    """It has its settings; a refusal raises the error of the owner."""
     topic = shared.create_topic("new", 3, TopicConfig(retention_ms=7))
     assert (len(topic), topic.config.retention_ms) == (3, 7)
     with pytest.raises(logstore.TopicExistsError, match="new"):
@@ -214,7 +214,7 @@ def test_record_that_is_too_large_is_refused(shared: Store, size: int) -> None:
 
 
 def test_batches_are_appended(shared: Store, tmp_path: Path, magic: int) -> None:
-    """As they are, without a producer."""
+    """They are unchanged, without a producer."""
     with logstore.open(tmp_path / "other") as other:
         source = other.create_topic("b", 1, config_of(magic))[0]
         source.append_many([b"x", b"y"])
@@ -325,7 +325,7 @@ def test_own_process_that_does_not_publish_for_others_is_an_error(path: str) -> 
 
 
 def test_owner_that_is_stopped_delays_no_longer_than_the_time(path: str) -> None:
-    """What it has not taken is not written when it goes on."""
+    """Requests that it has not taken are not written when it continues."""
     with running(OWNER, path, "serves") as owner:
         with logstore.open(path, shared=True, hand_in_timeout_ms=500) as shared:
             shared.topic("a")[0].append(b"0")
@@ -410,7 +410,8 @@ def refuse(*_: object) -> None:
 def test_next_owner_does_not_carry_out_again(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was carried out, and could not be answered: it answers with the offsets."""
+    """The request was carried out but not answered: the next owner answers with the
+    offsets."""
     done: list[int] = []
     with logstore.open(path, shared=True) as shared:
         with logstore.open(path, config=SERVING), monkeypatch.context() as patched:
@@ -429,7 +430,7 @@ def test_next_owner_does_not_carry_out_again(
 
 
 def test_processes_that_have_ended_are_forgotten(path: str) -> None:
-    """What is remembered of their requests, with the next commit."""
+    """The memory of their requests is dropped, with the next commit."""
     with logstore.open(path, config=SERVING) as owner:
         journal = owner._publishing.publisher
         with logstore.open(path, shared=True) as shared:
@@ -518,7 +519,7 @@ def test_topic_that_a_call_of_the_owner_has_taken_is_made(
 
 
 def test_child_of_a_fork_appends(path: str) -> None:
-    """With requests of its own; the parent goes on."""
+    """It has separate requests; the parent continues."""
     with logstore.open(path, shared=True) as shared:
         shared.topic("a")[0].append(b"0")
         pid = os.fork()

@@ -84,7 +84,7 @@ def test_record_without_a_key_is_refused_by_a_topic_that_is_compacted_now(
 def test_what_was_staged_without_keys_is_refused_by_a_topic_that_is_compacted_now(
     path: str, owner: Store
 ) -> None:
-    """Also a file that is as large as a segment."""
+    """This includes a file that is as large as a segment."""
     topic = owner.topic("a")
     staged = []
     for count in (1, 200):
@@ -232,7 +232,7 @@ def test_close_from_inside_the_making_of_a_request_is_refused(
 
 @pytest.mark.parametrize("way", ["conflict", "late"])
 def test_large_append_that_is_not_written_leaves_no_file(path: str, way: str) -> None:
-    """What is known by its outcome to be needless."""
+    """The outcome shows that the file is not needed."""
     large = [bytes(1_000_000)] * 10
     with (
         logstore.open(path, config=SERVING) as owner,
@@ -259,7 +259,7 @@ def test_large_append_that_is_not_written_leaves_no_file(path: str, way: str) ->
 def test_expected_offset_is_refused_as_by_a_writer(
     path: str, owner: Store, expected: int
 ) -> None:
-    """Also for no records."""
+    """This holds even for no records."""
     with logstore.open(path, shared=True) as shared:
         for store in (owner, shared):
             partition = store.topic("a")[0]

@@ -1,4 +1,4 @@
-"""What wakes a follower or a consumer that waits for records."""
+"""Events that wake a follower or a consumer that waits for records."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def settle(new_records: NewRecords, *partitions: Partition, **options: Any) -> N
 
 
 def test_waiter_is_told_of_each_publication(tmp_path: Path) -> None:
-    """Also of one that only its journal shows, when that begins, and when another one
-    takes its place."""
+    """This includes one that only its journal shows, when the journal begins, and when
+    another one replaces it."""
     root = Directory.open_root(Files(), str(tmp_path))
     new_records = NewRecords(root)
     sequence = 0

@@ -125,7 +125,8 @@ def test_append_of_wide_memoryview_stores_its_bytes(tmp_path: Path) -> None:
 def test_append_of_another_type_raises_type_error_before_writing(
     tmp_path: Path, magic: int, bad: object
 ) -> None:
-    """What is neither bytes-like nor None is refused before anything is written."""
+    """A value that is neither bytes-like nor None is refused before anything is
+    written."""
     with logstore.open(tmp_path) as store:
         topic = store.create_topic("orders", config=config_of(magic))
         partition = topic[0]
@@ -360,7 +361,7 @@ def test_timestamp_type_of_magic_0_is_none(tmp_path: Path) -> None:
 def test_log_append_time_replaces_the_callers(
     tmp_path: Path, magic: int, codec: str
 ) -> None:
-    """With LogAppendTime all records of a call have the time of the call."""
+    """All records of a call have the time of the call if LogAppendTime is set."""
     clock = FixedClock(FIRST_TIMESTAMP)
     with open_store(tmp_path, _files=clock) as store:
         config = config_of(magic, codec, message_timestamp_type="LogAppendTime")
@@ -382,7 +383,7 @@ def test_log_append_time_replaces_the_callers(
 
 @every_magic
 def test_expected_offset_that_is_next_appends(tmp_path: Path, magic: int) -> None:
-    """With the right offset the append goes through."""
+    """An append with the right offset succeeds."""
     with logstore.open(tmp_path) as store:
         partition = new_partition(store, magic)
         assert partition.append(b"a", expected_offset=0) == 0
@@ -499,7 +500,7 @@ def test_record_is_a_value(tmp_path: Path) -> None:
 
 
 def test_fetch_takes_a_size_that_is_an_index(tmp_path: Path) -> None:
-    """As numpy's integers are; other things are a `TypeError`."""
+    """Numpy's integers have an index; other things are a `TypeError`."""
 
     class Size:
         def __index__(self) -> int:

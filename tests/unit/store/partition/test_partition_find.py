@@ -33,7 +33,7 @@ FRAME_PREFIX_BYTES = 12
 
 
 def found_in(partition: Any, offset: int) -> Record | None:
-    """What the fast way finds, whoever writes the log."""
+    """Result of the fast lookup, whichever process writes the log."""
     for segment in reversed(partition._log.segments):
         if segment.base_offset <= offset:
             return segment.find(offset)
@@ -41,7 +41,7 @@ def found_in(partition: Any, offset: int) -> Record | None:
 
 
 def read_slowly(partition: Any, offset: int) -> Record | LogStoreError:
-    """What a reader returns or raises."""
+    """Result or error of a reader."""
     try:
         return next(partition.read(offset, offset + 1))
     except LogStoreError as error:

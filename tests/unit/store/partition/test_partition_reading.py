@@ -1,4 +1,4 @@
-"""What a reader may ask for: a limit, a time, a single record; and what it is told."""
+"""Reads with a limit, a time, or for a single record, and their errors."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_get_of_what_is_not_durable_yet_is_out_of_range(tmp_path: Path) -> None:
 
 
 def test_get_in_a_gap_is_a_record_not_found(tmp_path: Path) -> None:
-    """What compaction has removed: here offsets 1 to 3 of a broker's log."""
+    """Compaction has removed offsets 1 to 3 of a broker's log here."""
     with logstore.open(tmp_path) as store:
         made = new_partition(store, 2)
         made.append(b"first")
@@ -230,7 +230,7 @@ def test_time_is_a_start_and_a_stop(partition: Any, time: str) -> None:
 def test_date_is_its_midnight_in_local_time(
     partition: Any, zone: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a datetime and a text without a zone are."""
+    """A datetime and a text without a zone are local, too."""
     import time
 
     monkeypatch.setenv("TZ", zone)

@@ -74,7 +74,8 @@ def test_append_many_keeps_every_batch_within_the_limit(
 def test_incompressible_record_at_the_limit_is_stored(
     tmp_path: Path, magic: int, codec: str
 ) -> None:
-    """What fits uncompressed is stored, though a codec would make it larger."""
+    """A record that fits uncompressed is stored, though a codec would make it
+    larger."""
     overhead = {0: 26, 1: 34, 2: 61 + 9}[magic]
     value = os.urandom(2000 - overhead)
     with logstore.open(tmp_path) as store:
@@ -88,7 +89,8 @@ def test_incompressible_record_at_the_limit_is_stored(
 def test_incompressible_record_beyond_the_limit_raises(
     tmp_path: Path, magic: int, codec: str
 ) -> None:
-    """What fits neither way is refused with the limit's name, and nothing is left."""
+    """A record that fits neither way is refused with the limit's name, and nothing is
+    left."""
     with logstore.open(tmp_path) as store:
         partition = new_partition(store, magic, codec, max_message_bytes=2000)
         fill(partition, 2)
@@ -140,7 +142,8 @@ def test_large_records_come_back(tmp_path: Path, magic: int, codec: str) -> None
 def test_append_many_with_many_index_entries_stays_in_its_segment(
     tmp_path: Path,
 ) -> None:
-    """What takes several calls into C, for its index entries, is no reason to roll."""
+    """An append that takes several calls into C, for its index entries, is no reason to
+    roll."""
     config = logstore.TopicConfig(index_interval_bytes=1)
     with logstore.open(tmp_path / "store") as store:
         log = store.create_topic("t", config=config)[0]

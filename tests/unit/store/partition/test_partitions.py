@@ -151,7 +151,7 @@ def test_clean_store_opens_without_a_look_at_its_partitions(tmp_path: Path) -> N
 
 
 def test_deleting_a_topic_needs_no_look_at_its_partitions(killed: Path) -> None:
-    """What is to go need not be mended."""
+    """Directories to be deleted need no repair."""
     with logstore.open(killed) as store:
         store.delete_topic("orders")
         assert torn(killed) == []

@@ -33,7 +33,7 @@ TOPICS = {
 
 @pytest.fixture
 def shared(tmp_path: Path) -> Iterator[Store]:
-    """With an owner in the same process."""
+    """A shared store with an owner in the same process."""
     with logstore.open(tmp_path, config=SERVING) as owner:
         for name, config in TOPICS.items():
             owner.create_topic(name, 2, config)
@@ -144,7 +144,8 @@ def test_closed_store_hands_in_nothing_by_the_short_way(shared: Store) -> None:
 
 
 def test_topic_says_for_how_many_partitions_it_has_chosen(shared: Store) -> None:
-    """Also with one partition that gets all records; and not if the caller chooses."""
+    """This includes one partition that gets all records; but not if the caller
+    chooses."""
     topic = shared.topic("two")
     noted = Noted(shared_of(topic[0]))
     topic.append(b"v", b"k")

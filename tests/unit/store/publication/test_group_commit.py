@@ -28,7 +28,7 @@ MAGIC = 2
 
 
 class Interrupt(BaseException):
-    """As KeyboardInterrupt, but nobody else's."""
+    """Like KeyboardInterrupt, but raised by these tests only."""
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def check_usable(store: Store, topics: list[Topic], before: list[int]) -> None:
 def test_publication_that_is_interrupted_behind_its_commit_is_seen_at_once(
     store: Store,
 ) -> None:
-    """What is remembered of it says that it was published."""
+    """The memory of it says that it was published."""
     topics = made(store, "a", "b")
     with interrupts("_show"):
         publish(store, 1, *topics)

@@ -192,7 +192,7 @@ def test_producer_that_was_taken_over_is_fenced(tmp_path: Path) -> None:
 
 
 def test_take_over_excludes_appends_that_run_beside_it(tmp_path: Path) -> None:
-    """What the old one appended before is known to the new one; nothing follows."""
+    """The new one knows the earlier appends of the old one; no more follow."""
     with logstore.open(tmp_path) as store:
         partition = made(store)
         producer = store.producer("outbox")
@@ -350,8 +350,8 @@ def test_named_producer_is_known_after_a_deletion_and_a_cut(tmp_path: Path) -> N
 
 
 def test_named_producer_is_known_after_a_cut_of_all_its_batches(tmp_path: Path) -> None:
-    """What it had before was deleted, and the snapshots have its last batch only: the
-    first batch that is cut tells the sequence before it."""
+    """Its earlier records were deleted, and the snapshots have its last batch only: the
+    first batch that is cut gives the sequence before it."""
     path, killed = tmp_path / "a", tmp_path / "b"
     with logstore.open(path) as store:
         partition = made(store, file_delete_delay_ms=0)

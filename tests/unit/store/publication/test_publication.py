@@ -1,4 +1,4 @@
-"""What may be published, and under which identity."""
+"""Permitted publications and identities."""
 
 from __future__ import annotations
 

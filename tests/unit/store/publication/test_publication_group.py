@@ -56,7 +56,7 @@ def is_new(outcome: object) -> bool:
 
 
 def test_requests_are_published_in_order_and_each_has_its_offsets(store: Store) -> None:
-    """Also where they go to the same partition."""
+    """This holds even if they go to the same partition."""
     a = store.create_topic("a", 2, config_of(WAY.magic, segment_bytes=1000))
     one = stage(store, {a[0]: 3})
     two = stage(store, {a[0]: 30, a[1]: 2})
@@ -271,7 +271,7 @@ def test_metadata_is_committed_with_the_records(store: Store) -> None:
 
 
 def test_metadata_is_committed_without_records(store: Store) -> None:
-    """As the positions of a group that has written nothing."""
+    """The positions of a group that has written nothing are such metadata."""
     done = store.publish([], identity="g", sequence=4, metadata=b"positions")
     assert (done.is_new, done.records) == (True, 0)
     assert (store.published("g"), last(store, "g").metadata) == (4, b"positions")
@@ -349,7 +349,7 @@ def test_pinned_identity_is_not_forgotten(
 def test_pin_and_unpin_of_the_library(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For who knows an identity, and has nothing to publish."""
+    """The caller knows an identity, and has nothing to publish."""
     monkeypatch.setattr(ledger, "IDENTITIES_MAX", 1)
     commit(store, "group")
     with store._publishing.publisher.lock:
@@ -367,7 +367,7 @@ def test_pin_and_unpin_of_the_library(
 
 
 def test_ten_thousand_others_do_not_evict_a_pinned_identity(store: Store) -> None:
-    """With the limit as it is."""
+    """The limit is the default."""
     published = {f"i{n}": ledger.Entry(1, 1, 1) for n in range(ledger.IDENTITIES_MAX)}
     published = {"g": ledger.Entry(7, 1, 1, is_pinned=True), **published}
     root = store._context.root
@@ -382,7 +382,7 @@ def test_ten_thousand_others_do_not_evict_a_pinned_identity(store: Store) -> Non
 
 @pytest.mark.parametrize("character", ["\x01", "\U0001f600", '"', "x"])
 def test_ten_thousand_identities_that_fit_are_all_remembered(character: str) -> None:
-    """Of the longest names, whose characters take the most bytes."""
+    """Names have the largest length, and characters of the most bytes."""
     published = {
         f"{n:05d}" + character * 995: ledger.Entry(*[layout.OFFSET_MAX] * 3)
         for n in range(ledger.IDENTITIES_MAX)
@@ -466,7 +466,7 @@ def test_pins_or_metadata_that_no_version_writes_are_damage(
 
 
 def test_pins_and_metadata_survive_a_publication_that_a_crash_undoes() -> None:
-    """Those of before it count."""
+    """The earlier ones count."""
     disk = MemoryDisk()
     store = open_quietly(disk)
     a = store.create_topic("a", 1, config_of(1))
@@ -488,7 +488,8 @@ def test_pins_and_metadata_survive_a_publication_that_a_crash_undoes() -> None:
 
 
 def test_offsets_of_a_publication_are_those_of_all_its_parts(store: Store) -> None:
-    """Of several staged values for one partition, from the first to the last."""
+    """The range covers several staged values for one partition, from the first to the
+    last."""
     a = store.create_topic("a", 2, config_of(WAY.magic))
     parts = [
         stage(store, {a[0]: count, a[1]: 1}, number)

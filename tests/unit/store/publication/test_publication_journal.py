@@ -131,7 +131,7 @@ def test_journal_begins_again_when_it_has_grown(
 def test_journal_has_the_ends_of_few_logs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of those that were published to last; all others take appends all the same."""
+    """They are the logs last published to; all others take appends as well."""
     monkeypatch.setattr(publication_journal, "_BASES_MAX", 3)
     with logstore.open(tmp_path) as store:
         topic = store.create_topic("a", 8, CONFIG)
@@ -229,8 +229,8 @@ def after_power_cut(disk: MemoryDisk) -> Store:
 
 
 def test_append_tried_again_after_a_failed_sync_of_the_journal_is_not_lost() -> None:
-    """What the first one has written of the journal may be in the page cache only,
-    while the disk has the end behind which nothing may follow."""
+    """The journal bytes of the first append may be in the page cache only, while the
+    disk has the end after which nothing may follow."""
     disk, store = memory_store()
     publish(store, 1, 0)
     partition = store.topic("a")[0]
@@ -374,7 +374,7 @@ def killed_before_commit(
     monkeypatch: pytest.MonkeyPatch,
     look: Callable[[], None] = lambda: None,
 ) -> MemoryDisk:
-    """What a kill leaves whose publication to both partitions was not committed."""
+    """Disk after a kill before the commit of a publication to both partitions."""
     found: list[MemoryDisk] = []
 
     def commit(*_: object) -> None:
@@ -506,7 +506,8 @@ def test_each_damaged_bit_of_a_commit_prevents_opening(tmp_path: Path) -> None:
 def test_publication_that_an_earlier_version_left_is_undone(
     tmp_path: Path, version: int
 ) -> None:
-    """That file has all that would have been remembered: none of it counts."""
+    """The file of that version has all that would have been remembered: none of it
+    counts."""
     with logstore.open(tmp_path) as store:
         partition = store.create_topic("a", 1, CONFIG)[0]
         fill(partition, 3)

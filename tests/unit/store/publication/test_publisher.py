@@ -135,7 +135,7 @@ def test_nothing_is_published_for_nothing(store: Store) -> None:
 
 
 def test_the_same_sequence_is_published_once(store: Store) -> None:
-    """Also after the store was opened again, and with other staged files."""
+    """This holds even after the store was reopened, and with other staged files."""
     topic = store.create_topic("a", 2, config_of(2))
     store.publish([stage(store, {topic[0]: 3})], identity="test", sequence=5)
     again = store.publish(
@@ -339,7 +339,7 @@ def test_ends_that_belong_together_are_seen_together(
 
 
 def another_program_writes(path: Path, times: int = 1) -> None:
-    """As a broker that has used the directory leaves it."""
+    """Leave the directory like a broker that has used it."""
     for number in range(times):
         text = f"0\n1\na 0 {number}\n"
         (path / layout.RECOVERY_CHECKPOINT).write_text(text)
@@ -350,7 +350,7 @@ def another_program_writes(path: Path, times: int = 1) -> None:
 def test_what_is_staged_behind_another_program_is_published(
     tmp_path: Path, change: str
 ) -> None:
-    """Also as the first change, which takes the topics over."""
+    """This includes the first change, which takes over the topics."""
     with logstore.open(tmp_path) as store:
         store.create_topic("a", 2, config_of(1))[0].append(b"x")
     another_program_writes(tmp_path)

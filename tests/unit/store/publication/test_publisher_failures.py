@@ -102,7 +102,7 @@ def test_runs_that_the_staged_file_does_not_have_are_an_error(
 
 
 def test_staged_file_that_is_gone_is_an_error(store: Store) -> None:
-    """As where another machine has written it to a disk of its own."""
+    """Another machine may have written it to a separate disk."""
     topic = store.create_topic("a", 3, config_of(WAY.magic))
     staged = stage(store, dict.fromkeys(topic, 5))
     Path(store.path, staged.files[0]).unlink()
@@ -281,7 +281,7 @@ def test_full_disk_publishes_nothing_and_ends_nothing() -> None:
 
 
 def test_commit_that_may_be_lost_ends_the_writers() -> None:
-    """What they appended later would be lost with it; repeating it makes it safe."""
+    """Later appends would be lost with it; repeating it makes it safe."""
     disk = MemoryDisk()
     store = open_quietly(disk)
     topic = store.create_topic("a", 2, config_of(WAY.magic))
@@ -303,8 +303,8 @@ def test_commit_that_may_be_lost_ends_the_writers() -> None:
 def test_time_lookup_stops_where_readers_stop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a publication has put into segments of its own, and not committed, may be
-    taken back: no lookup leads there, in either process."""
+    """Uncommitted segments of a publication may be withdrawn: no lookup leads there, in
+    either process."""
     seen: list[object] = []
 
     publish = PublicationJournal.publish
@@ -355,7 +355,8 @@ def test_topic_that_is_deleted_while_a_publication_looks_for_it_is_a_named_error
 
 @pytest.mark.parametrize("names", ["a", "ab"])
 def test_publication_is_not_undone_in_a_later_topic_of_the_name(names: str) -> None:
-    """What was appended to that one was acknowledged; the others are as before."""
+    """Records appended to that topic were acknowledged; the other topics are
+    unchanged."""
     disk = MemoryDisk()
     with open_quietly(disk) as store:
         partitions = [store.create_topic(n, 1, config_of(WAY.magic))[0] for n in "ab"]

@@ -1,5 +1,5 @@
-"""What a crash may leave of a publication: its entry in the journal, the seal of this,
-and what it has put into each log; and what counts then."""
+"""Remains of a publication after a crash: its entry in the journal, the seal of this,
+and its segments in each log; and which of them count."""
 
 from __future__ import annotations
 

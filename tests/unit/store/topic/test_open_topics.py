@@ -33,7 +33,7 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_files_that_come_and_go_are_no_change_of_topics(
     tmp_path: Path, loads: list[int]
 ) -> None:
-    """As those of publications: each of them changes the time of the directory."""
+    """Files of publications do so: each of them changes the time of the directory."""
     with logstore.open(tmp_path) as store:
         partition = store.create_topic("a", 2, config_of(2))[0]
         partition.append(b"x")
@@ -52,7 +52,7 @@ def test_files_that_come_and_go_are_no_change_of_topics(
 def test_topics_are_found_once_while_files_come_all_the_time(
     tmp_path: Path, loads: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As where several processes hand in to the owner."""
+    """Several processes may hand in to the owner."""
     real, finds, now = Directory.directories, [], itertools.count(10**18, 10**9)
 
     def directories(root: Directory) -> list[str]:
@@ -78,7 +78,8 @@ def test_topics_are_found_once_while_files_come_all_the_time(
 
 
 def test_topics_that_come_and_go_are_found(tmp_path: Path, loads: list[int]) -> None:
-    """Also one whose directory is all that tells of it, and whose settings change."""
+    """This includes one that only its directory shows, and one whose settings
+    change."""
     with logstore.open(tmp_path) as store:
         store.create_topic("a", 1, config_of(2))[0].append(b"x")
         with logstore.open(tmp_path, read_only=True) as reader:

@@ -54,8 +54,7 @@ def test_bad_name_raises_config_error_and_creates_nothing(
 def test_name_that_could_not_be_found_again_is_refused(
     tmp_path: Path, name: str
 ) -> None:
-    """What the store would not take for a topic at the next opening is no topic's
-    name now."""
+    """A name that the next opening would not accept is refused now."""
     with logstore.open(tmp_path) as store:
         with pytest.raises(logstore.ConfigError):
             store.create_topic(name)
@@ -462,7 +461,7 @@ def test_damaged_partition_keeps_retention_and_flush_from_no_other(
 
 @pytest.mark.parametrize("number", [0.0, "0", None, slice(0, 1)])
 def test_what_is_no_number_of_a_partition_is_none(tmp_path: Path, number: Any) -> None:
-    """Also where it is equal to one."""
+    """This holds even if it equals one."""
     with logstore.open(tmp_path) as store:
         topic = store.create_topic("orders", 2)
         with pytest.raises(logstore.errors.PartitionNotFoundError):
@@ -574,7 +573,7 @@ def test_deletion_that_was_interrupted_is_tried_again(
 
 
 def test_numbers_of_a_topic_examine_no_partition(tmp_path: Path) -> None:
-    """Also where one of them cannot be used; a deleted topic has none."""
+    """This holds even if one of them cannot be used; a deleted topic has none."""
     with logstore.open(tmp_path) as store:
         topic = store.create_topic("orders", 3)
         assert topic.numbers == (0, 1, 2)
@@ -590,7 +589,7 @@ def test_numbers_of_a_topic_examine_no_partition(tmp_path: Path) -> None:
 
 
 def test_settings_that_were_changed_by_force_are_refused(tmp_path: Path) -> None:
-    """What is frozen can be changed by force: it is checked again where it counts."""
+    """Frozen settings can be changed by force: they are checked again when used."""
     config = TopicConfig()
     object.__setattr__(config, "segment_bytes", -1)
     with logstore.open(tmp_path) as store:

@@ -211,7 +211,7 @@ def test_error_between_two_partitions_says_what_is_in(tmp_path: Path) -> None:
 def test_error_of_python_between_two_partitions_says_what_is_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[BaseException]
 ) -> None:
-    """As the errors of logstore do; before the first partition, nothing is in."""
+    """The errors of logstore do so, too; before the first partition, nothing is in."""
     append, calls = Appender.append_rows, []
 
     def fail_at(number: int) -> None:
