@@ -473,7 +473,7 @@ def test_module_is_there_without_an_import_of_its_own() -> None:
         "assert 'opentelemetry' not in sys.modules\n"
         "from logstore import *\n"
         "assert report is logstore.report\n"
-        "assert {'report', 'metrics', 'Report'} <= set(dir(logstore))\n"
+        "assert {'report', 'metrics', 'types'} <= set(dir(logstore))\n"
         "try:\n    logstore.nonsense\nexcept AttributeError as e: print(e)\n"
     )
     done = subprocess.run(

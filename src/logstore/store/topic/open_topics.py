@@ -73,10 +73,9 @@ class OpenTopics:
         # Plain tuples: one is made at each append to a topic.
         self.partitions: dict[tuple[str, int], Partition] = {}
         self._has_stages = False
-        # Changes with the topics: see `_stamp_of_root`.
-        self._topics_stamp: object = None
-        # Stamps of the topics and the owner, when the topics were found.
-        self._loaded_under: object = None
+        # Of the root, the topics and the owner, when the topics were found: see
+        # `_stamp_of_root`.
+        self._stamps: tuple[object, object, object] = (None, None, None)
         name = os.path.basename(context.path)
         settings = context.store_config
         self.retention = BackgroundRounds(
@@ -143,8 +142,7 @@ class OpenTopics:
         self._drop_others(catalog)
         self.writers.broken = dict(catalog.missing_partitions)
         mtime_ns, topics, owner = seen
-        self._topics_stamp = settled(mtime_ns, begun_ms, files), topics
-        self._loaded_under = topics, owner
+        self._stamps = settled(mtime_ns, begun_ms, files), topics, owner
         return actions
 
     def _drop_others(self, catalog: Catalog) -> None:
@@ -185,7 +183,7 @@ class OpenTopics:
         with self._context.lock:
             try:
                 begun_ms, seen = self._context.files.now_ms(), self._stamp_of_root()
-                is_same = seen[:2] == self._topics_stamp
+                is_same = seen[:2] == self._stamps[:2]
                 if not is_same and not self._is_only_files(seen, begun_ms):
                     self.load(self._context.state.ownership.read_owner)
             except OSError as error:
@@ -195,13 +193,12 @@ class OpenTopics:
         """Whether nothing but files has come and gone in the root, as with each
         publication: then the topics have not changed."""
         context = self._context
-        mtime_ns, topics, owner = seen
-        if (topics, owner) != self._loaded_under or not context.state.ownership.is_own:
+        if seen[1:] != self._stamps[1:] or not context.state.ownership.is_own:
             return False
         # A directory that comes or goes meanwhile changes the time again.
         if context.root.directories() != self.catalog.directories:
             return False
-        self._topics_stamp = settled(mtime_ns, begun_ms, context.files), topics
+        self._stamps = settled(seen[0], begun_ms, context.files), *seen[1:]
         return True
 
     def begin_call(self) -> None:

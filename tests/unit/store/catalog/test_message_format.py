@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,8 @@ import logstore
 from logstore.io import layout
 from logstore.io.directory import Directory
 from logstore.io.files import Files
+from logstore.store.catalog import topic_settings
 from logstore.store.catalog.message_format import continued_format, last_magic
-from logstore.store.opening import open_store
 from support.damage import FaultyFiles
 
 
@@ -81,16 +82,23 @@ def test_records_are_staged_in_the_same_format(tmp_path: Path) -> None:
     assert magics_in(tmp_path) == [2, 2]
 
 
-def test_reading_does_not_look_for_the_format(tmp_path: Path) -> None:
-    """That would be a read of each log."""
-    written(tmp_path, 2)
-    (log,) = (tmp_path / "t-0").glob("*.log")
-    files = FaultyFiles()
-    with open_store(tmp_path, read_only=True, _files=files) as store:
-        store.topic("t")[0]
-        assert ("open", log.name) not in files.calls
-        assert store.topic("t").config.message_format == 2
-        assert ("open", log.name) in files.calls
+def test_reading_does_not_look_for_the_format(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That would be one more read of each log."""
+    asked: list[str] = []
+
+    def counted(root: Directory, topic: str, numbers: Iterable[int]) -> int:
+        asked.append(topic)
+        return continued_format(root, topic, numbers)
+
+    monkeypatch.setattr(topic_settings, "continued_format", counted)
+    with logstore.open(written(tmp_path, 2), read_only=True) as store:
+        assert len(list(store.topic("t")[0].read())) == 1
+        assert asked == []
+        for _ in range(2):
+            assert store.topic("t").config.message_format == 2
+    assert asked == ["t"]
 
 
 @pytest.mark.parametrize("is_created", [False, True])
