@@ -65,8 +65,17 @@ class Publishing:
             # The only file that is created without the lock: the store's owner has to
             # be able to read it.
             prepare_beside(context.root, context.store_config)
-            self._topics.begin_stage()
+            self._use_formats()
         return Stage(context.root, identity, sequence, self._topic_id_of)
+
+    def _use_formats(self) -> None:
+        """Let the partitions of a read-only store know the format of appends."""
+        topics = self._topics
+        with self._context.lock:
+            if not topics.has_stages:
+                topics.has_stages = True
+                for (topic, _), partition in topics.partitions.items():
+                    partition.config = topics.topic_config(topic)
 
     def _topic_id_of(self, destination: Destination) -> str:
         """The id of the topic that is the destination of a stage: a `Partition` of a

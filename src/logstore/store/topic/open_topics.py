@@ -61,6 +61,7 @@ class OpenTopics:
         retention, compaction: in the background.
         topics: the topics that callers have requested, by name: one object for each.
         partitions: the same of the partitions.
+        has_stages: of a read-only store: records are staged for appends.
     """
 
     changes: Changes
@@ -72,7 +73,7 @@ class OpenTopics:
         self.topics: dict[str, Topic] = {}
         # Plain tuples: one is made at each append to a topic.
         self.partitions: dict[tuple[str, int], Partition] = {}
-        self._has_stages = False
+        self.has_stages = False
         # Of the root, the topics and the owner, when the topics were found: see
         # `_stamp_of_root`.
         self._stamps: tuple[object, object, object] = (None, None, None)
@@ -281,7 +282,9 @@ class OpenTopics:
                 )
             partition = self.partitions.get(key)
             if partition is None:
-                context, config = self._context, self._settings_of(topic)
+                context, config = self._context, self.catalog.settings.config(topic)
+                if self.has_stages or self.hand_in or not context.read_only:
+                    config = self.catalog.settings.append_config(topic)
                 partition = Partition(
                     topic,
                     number,
@@ -295,24 +298,6 @@ class OpenTopics:
                 )
                 self.partitions[key] = partition
             return partition
-
-    def _settings_of(self, topic: str) -> TopicConfig:
-        """The settings for a partition; the format of appends only if there may be
-        some: it takes a look at the logs."""
-        settings = self.catalog.settings
-        is_reader = self._context.read_only and self.hand_in is None
-        if is_reader and not self._has_stages:
-            return settings.config(topic)
-        return settings.append_config(topic)
-
-    def begin_stage(self) -> None:
-        """Records are about to be staged: their partitions know the format of appends
-        from now on."""
-        with self._context.lock:
-            if not self._has_stages and self._context.read_only:
-                self._has_stages = True
-                for (topic, _), partition in self.partitions.items():
-                    partition.config = self._settings_of(topic)
 
     def _live(self, key: TopicPartition) -> ReadOnlyLog:
         topic, number = key
