@@ -283,7 +283,7 @@ class OpenTopics:
             partition = self.partitions.get(key)
             if partition is None:
                 context, config = self._context, self.catalog.settings.config(topic)
-                if self.has_stages or self.hand_in or not context.read_only:
+                if self.has_stages or self.hand_in is not None or not context.read_only:
                     config = self.catalog.settings.append_config(topic)
                 partition = Partition(
                     topic,
