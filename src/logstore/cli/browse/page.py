@@ -12,6 +12,7 @@ from textual.binding import Binding, BindingType
 from textual.screen import Screen
 from textual.widgets import Footer, Static
 
+import logstore
 from logstore.cli.advice import error_text
 from logstore.cli.browse.lines import clean
 from logstore.cli.browse.window import plain
@@ -59,13 +60,19 @@ class Page(Screen[None]):
         text = Text(f"{clean(self._page_title)}   ({clean(path)})", no_wrap=True)
         self.query_one("#where", Static).update(text)
 
+    def on_unmount(self) -> None:
+        self.work.stop_all()
+
     def say(self, text: str, style: str = "") -> None:
         """Set the status line. Text from the store must be escaped before."""
         self.query_one("#status", Static).update(Text(text, style=style))
 
     def _failed(self, failure: tuple[str, Exception]) -> None:
         group, error = failure
-        self.say(plain(error_text(error)), "bold red")
+        text = error_text(error)
+        if not isinstance(error, (logstore.LogStoreError, OSError, ValueError)):
+            text = f"{type(error).__name__}: {text}"  # its text alone says little
+        self.say(plain(text), "bold red")
         self.gave_up(group)
 
     def gave_up(self, group: str) -> None:
@@ -73,7 +80,7 @@ class Page(Screen[None]):
 
     def on_came(self, message: Came) -> None:
         message.stop()
-        if self.is_attached:
+        if self.is_attached and not message.task.is_stopped:
             message.take(message.value)
 
     def action_back(self) -> None:
