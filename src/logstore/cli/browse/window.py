@@ -27,6 +27,7 @@ from logstore.cli.text import harmless, offsets_text, relative
 PART: Final = 200
 KEPT: Final = 1000
 _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
+_LAST_MS: Final = 253_402_300_799_999  # of the year 9999: a record may say more
 _ISOLATION: Final = "read_uncommitted"
 
 Place = dict[int, int]
@@ -248,7 +249,7 @@ class View:
         time_ms = self.partitions[number].get(offset).timestamp_ms
         if time_ms < 0:
             return {**self.starts(), number: offset}
-        when = _EPOCH + datetime.timedelta(milliseconds=time_ms)
+        when = _EPOCH + datetime.timedelta(milliseconds=min(time_ms, _LAST_MS))
         return {**self.place(when), number: offset}
 
     def around(self, place: Place) -> tuple[Part, int]:

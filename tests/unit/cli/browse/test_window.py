@@ -210,6 +210,18 @@ def test_beside_a_record_are_those_of_its_time(shop: Path) -> None:
         assert view_of(store, "orders", 1).beside(1, 20) == {1: 20}
 
 
+def test_a_time_that_no_calendar_has_is_the_last_one(tmp_path: Path) -> None:
+    """A record may have any: the others of a topic end before it."""
+    with logstore.open(tmp_path) as store:
+        topic = store.create_topic("t", 3)
+        times = (1 << 60, 1_700_000_000_000, 1 << 61)
+        for partition, time_ms in zip(topic, times, strict=True):
+            partition.append(b"x", timestamp_ms=1)
+            partition.append(b"y", timestamp_ms=time_ms)
+        view = view_of(store, "t")
+        assert view.beside(0, 1) == {0: 1, 1: 2, 2: 1}
+
+
 # ------------------------------------------------------------------ memory
 
 
