@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from textual.widgets import Input
 
 import logstore
 from logstore.cli.browse.document_view import DocumentView
@@ -192,8 +194,16 @@ def test_one_jumps_to_an_offset_or_a_time(shop: Path, typed: str, offset: int) -
     browse(shop / "orders-0", act)
 
 
-def test_the_last_jump_wins(shop: Path) -> None:
+def test_the_last_jump_wins(shop: Path, monkeypatch: Any) -> None:
     """Also if the records of the one before were on the way to the screen."""
+    place = View.place
+
+    def slow(self: View, bound: Any) -> Any:
+        if bound == 100:
+            time.sleep(0.3)
+        return place(self, bound)
+
+    monkeypatch.setattr(View, "place", slow)
 
     async def act(hand: Hand) -> None:
         await hand.see("offset 0 of 1,000")
@@ -427,7 +437,10 @@ def test_what_is_searched_must_be_understood(shop: Path) -> None:
         await hand.see("give a key, a regular expression, or both")
         await hand.press("left_parenthesis", "enter")
         await hand.see("is not a regular expression")
-        await hand.press("backspace", "shift+tab")
+        hand.app.screen.query_one("#input-1", Input).value = "a{99999999999}"
+        await hand.press("enter")
+        await hand.see("is not a regular expression: the repetition number")
+        await hand.press("shift+tab")
         await hand.type("hex:0")
         await hand.press("enter")
         await hand.see("hex:0")
