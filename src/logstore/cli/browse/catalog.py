@@ -51,10 +51,15 @@ class PartitionRow:
 
 @dataclass(slots=True)
 class TopicRow:
-    """A topic as a row: the sums over its partitions."""
+    """A topic as a row: the sums over its partitions.
+
+    Attributes:
+        trouble: why its settings cannot be read; "".
+    """
 
     name: str
     policy: str = "-"
+    trouble: str = ""
     partitions: list[PartitionRow] = field(default_factory=list)
 
     @property
@@ -157,9 +162,20 @@ class Catalog:
         return tuple(n for n in numbers if not self._numbers or n in self._numbers)
 
     def topic_row(self, name: str) -> TopicRow:
-        """A topic, as it is now; a partition that cannot be read says why."""
+        """A topic, as it is now; it says why its settings, or a partition of it, cannot
+        be read.
+
+        Raises:
+            TopicNotFoundError: there is none of this name any longer.
+        """
         topic = self._store.topic(name)
-        row = TopicRow(name, policy_text(topic.config))
+        row = TopicRow(name)
+        try:
+            row.policy = policy_text(topic.config)
+        except logstore.TopicNotFoundError:
+            raise
+        except logstore.LogStoreError as error:
+            row.trouble = plain(str(error))
         row.partitions = [self._partition_row(topic, n) for n in self.numbers(name)]
         return row
 

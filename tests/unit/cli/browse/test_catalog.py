@@ -76,6 +76,15 @@ def test_a_partition_that_cannot_be_read_says_why(shop: Path) -> None:
     assert "orders-1" in bad.trouble
 
 
+def test_a_topic_with_invalid_settings_says_why(misconfigured: Path) -> None:
+    """As do its partitions; the other topics are shown as ever."""
+    with opened(misconfigured) as catalog:
+        clicks, orders = rows_of(catalog, lambda: None)
+    assert "settings of topic clicks are not valid" in clicks.trouble
+    assert "settings of topic clicks are not valid" in clicks.partitions[0].trouble
+    assert (orders.trouble, orders.offsets) == ("", 2000)
+
+
 def test_a_damaged_first_batch_is_trouble_of_the_row(shop: Path) -> None:
     """It has its size and offsets all the same."""
     log = shop / "orders-0" / f"{0:020}.log"
