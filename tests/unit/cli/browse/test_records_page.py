@@ -476,7 +476,7 @@ def test_a_search_can_be_stopped(shop: Path, monkeypatch: Any) -> None:
     async def act(hand: Hand) -> None:
         await hand.see("offset 0 of 3,000")
         monkeypatch.setattr(View, "read", slow)
-        monkeypatch.setattr("logstore.cli.browse.hunt._STEP", 100)
+        monkeypatch.setattr("logstore.cli.browse.hunt._REPORT_S", 0)
         await search(hand, "none")
         await hand.until(reached.is_set, "searched")
         await hand.see("no matches   looked at")
