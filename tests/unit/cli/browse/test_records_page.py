@@ -461,6 +461,30 @@ def test_damage_is_part_of_what_is_found(damaged: Path) -> None:
     browse(damaged / "orders-1", act)
 
 
+def test_q_waits_for_no_read(shop: Path, monkeypatch: Any) -> None:
+    """One that takes long, as in a damaged log, ends with the process."""
+    going, reached = threading.Event(), threading.Event()
+
+    def slow(self: View, place: Any) -> Any:
+        reached.set()
+        going.wait(60)
+
+    monkeypatch.setattr(View, "backward", slow)
+
+    async def act(hand: Hand) -> None:
+        await hand.see("offset 0 of 1,000")
+        await hand.press("G")
+        await hand.until(reached.is_set, "read")
+        await hand.press("q")
+
+    try:
+        begin = time.monotonic()
+        assert browse(shop / "orders-0", act) == 0
+        assert time.monotonic() - begin < 30
+    finally:
+        going.set()
+
+
 def test_a_search_can_be_stopped(shop: Path, monkeypatch: Any) -> None:
     """Esc stops it, and says how far it came; the keys work all the while."""
     going, reached = threading.Event(), threading.Event()
