@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -108,6 +109,43 @@ def test_damage_counts_as_rows(tmp_path: Path, monkeypatch: Any, is_all: bool) -
     assert last.looked == 50
 
 
+@pytest.mark.parametrize("most", [1, 7])
+def test_a_search_that_stops_at_damage_loses_no_match(
+    tmp_path: Path, monkeypatch: Any, most: int
+) -> None:
+    """Of other partitions, or of the same one."""
+    monkeypatch.setattr(hunting, "FOUND_MAX", most)
+    with logstore.open(tmp_path) as store:
+        for partition in store.create_topic("t", 3):
+            for n in range(30):
+                time_ms = 100 * n + partition.number * (n % 7)
+                partition.append_many([b"x"] * 3, timestamps_ms=[time_ms] * 3)
+    for number in range(3):
+        log = tmp_path / f"t-{number}" / f"{0:020}.log"
+        for n, frame in enumerate(frames(log)):
+            if n % (number + 2) == 0:
+                flip_bit(log, 8 * (frame.pos + frame.size - 1))
+    with logstore.open(tmp_path, read_only=True) as store:
+        expected = {
+            (record.partition, record.offset)
+            for record in store.topic("t").read(on_corruption="skip")
+        }
+        view = view_of(store, "t")
+        every, whole = Selection(pattern=re.compile(b"x")), (view.starts(), view.ends())
+        place, seen = view.starts(), []
+        while True:
+            lines, last = searched(view, every, place, *whole)
+            seen += [
+                (one.partition, one.offset)
+                for one in lines
+                if not isinstance(one, NoticeLine)
+            ]
+            place = last.place
+            if last.is_done:
+                break
+    assert sorted(seen) == sorted(expected)
+
+
 def test_a_search_ends_when_it_is_told_to(tmp_path: Path) -> None:
     """At the next record: records may be large, and few."""
     checks = 0
@@ -147,7 +185,7 @@ def test_a_search_ends_in_damage_when_it_is_told_to(damaged: Path) -> None:
             if seen:
                 raise Stop
 
-        view.damage = met  # type: ignore[method-assign]
+        view.damage = met  # type: ignore[assignment,method-assign]
         reports: list[Found] = []
         with pytest.raises(Stop):
             none = Selection(key=b"none")

@@ -16,6 +16,7 @@ from logstore.cli.browse.document_view import DocumentView
 from logstore.cli.browse.record_table import RecordTable
 from logstore.cli.browse.records_page import RecordsPage
 from logstore.cli.browse.window import KEPT, PART, View
+from logstore.cli.browse.work import StoppedError
 from logstore.cli.params import FromEnd
 from logstore.cli.selection import Selection
 from support.browsing import HOSTILE, Hand, browse
@@ -481,6 +482,36 @@ def test_q_waits_for_no_read(shop: Path, monkeypatch: Any) -> None:
         begin = time.monotonic()
         assert browse(shop / "orders-0", act) == 0
         assert time.monotonic() - begin < 30
+    finally:
+        going.set()
+
+
+def test_a_screen_that_is_left_stops_its_work(shop: Path, monkeypatch: Any) -> None:
+    """At its next record."""
+    going, stopped = threading.Event(), threading.Event()
+    forward = View.forward
+
+    def slow(self: View, *args: Any, **options: Any) -> Any:
+        going.wait(60)
+        try:
+            return forward(self, *args, **options)
+        except StoppedError:
+            stopped.set()
+            raise
+
+    monkeypatch.setattr(View, "forward", slow)
+
+    async def act(hand: Hand) -> None:
+        await hand.see("2 topics, ")
+        await hand.press("enter")
+        await hand.see("clicks / partition 0", "reading ...")
+        await hand.press("escape")
+        await hand.see("2 topics, ")
+        going.set()
+        await hand.until(stopped.is_set, "stopped")
+
+    try:
+        browse(shop, act)
     finally:
         going.set()
 

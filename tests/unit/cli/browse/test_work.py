@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -54,7 +55,8 @@ def test_a_result_on_the_way_is_stale_after_its_work_was_stopped() -> None:
     """By its group, or with all."""
     screen = Screen()
     work = works(screen)
-    for stop in (lambda: work.stop("a"), work.stop_all):
+    stops: list[Callable[[], None]] = [lambda: work.stop("a"), work.stop_all]
+    for stop in stops:
         work.start(lambda task: 1, ignore, "a")
         came = screen.next()
         stop()
@@ -84,6 +86,29 @@ def test_stopped_work_ends_at_its_next_check() -> None:
     go.set()
     assert ended.wait(30)
     assert screen.messages.empty()
+
+
+def test_few_threads_work_at_a_time() -> None:
+    """However often one presses a key: work that was stopped meanwhile never begins."""
+    screen = Screen()
+    work = works(screen)
+    go, begun = threading.Event(), threading.Semaphore(0)
+    started: list[int] = []
+
+    def slow(number: int) -> None:
+        started.append(number)
+        begun.release()
+        go.wait(30)
+
+    most = 6
+    for number in range(20):
+        work.start(lambda task, n=number: slow(n), ignore, "a")  # type: ignore[misc]
+        if number < most:
+            assert begun.acquire(timeout=30)
+    assert started == list(range(most))
+    go.set()
+    screen.next()
+    assert started == [*range(most), 19]
 
 
 @pytest.mark.parametrize("error", [OverflowError("too large"), RecursionError()])
