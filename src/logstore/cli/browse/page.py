@@ -60,9 +60,6 @@ class Page(Screen[None]):
         text = Text(f"{clean(self._page_title)}   ({clean(path)})", no_wrap=True)
         self.query_one("#where", Static).update(text)
 
-    def on_unmount(self) -> None:
-        self.work.stop_all()
-
     def say(self, text: str, style: str = "") -> None:
         """Set the status line. Text from the store must be escaped before."""
         self.query_one("#status", Static).update(Text(text, style=style))

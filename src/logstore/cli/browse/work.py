@@ -32,8 +32,9 @@ class Task:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether its values are no longer needed, also those that are on the way."""
-        return self._is_stopped
+        """Whether its values are no longer needed, also those that are on the way: it
+        was stopped, or its screen was left."""
+        return self._is_stopped or not self._screen.is_running
 
     def stop(self) -> None:
         """Make the next `check` end the work; no value is taken from now on."""
@@ -45,13 +46,13 @@ class Task:
         Raises:
             StoppedError: it was.
         """
-        if self._is_stopped:
+        if self.is_stopped:
             raise StoppedError
 
     def hand(self, take: Callable[[Any], None], value: Any) -> None:
         """Have the screen take a value, in its own thread, unless the task is stopped
         before it does."""
-        if self._is_stopped:
+        if self.is_stopped:
             return
         try:
             self._screen.post_message(Came(self, take, value))
@@ -118,8 +119,3 @@ class Work:
         task = self._tasks.pop(group, None)
         if task is not None:
             task.stop()
-
-    def stop_all(self) -> None:
-        """Stop the work of all groups."""
-        for group in list(self._tasks):
-            self.stop(group)
