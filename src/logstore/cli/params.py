@@ -171,7 +171,8 @@ class PatternType(_ParamType):
             return value
         try:
             return re.compile(value.encode("utf-8", "surrogateescape"))
-        except re.error as error:
+        # The second: a{99999999999}; the third: 500 brackets in each other.
+        except (re.error, OverflowError, RecursionError) as error:
             self.fail(f"'{value}' is not a regular expression: {error}", param, ctx)
 
 

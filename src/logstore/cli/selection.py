@@ -15,7 +15,13 @@ _Item = TypeVar("_Item")
 # Least number of offsets in a step of the search, if not every record counts.
 _FIRST_REACH: Final = 1000
 
+# Where a step ends in damage, each further step reads all of that damage again, up to
+# its end: so the next one is larger.
+_GROWTH: Final = 4
+_GROWTH_IN_DAMAGE: Final = 64
+
 Matches = Callable[["logstore.Record"], bool]
+OnDamage = Callable[["logstore.types.Damaged"], bool]
 
 
 class Selection(NamedTuple):
@@ -110,6 +116,7 @@ def offset_from_end(
     start: int | None = None,
     stop: int | None = None,
     matches: Matches | None = None,
+    on_damage: OnDamage = lambda damaged: True,
 ) -> int:
     """The offset of the `count`-th last record; the start if there are fewer.
 
@@ -120,6 +127,7 @@ def offset_from_end(
     Args:
         start, stop: look between these offsets; None: in the whole log.
         matches: which records count; None: every one.
+        on_damage: as `on_corruption` of a read; the same damage may be met again.
     """
     start = max(start or 0, partition.start_offset)
     end = partition.end_offset
@@ -127,47 +135,72 @@ def offset_from_end(
     if not count:
         return max(start, stop)
     missing, reach = count, count if matches is None else max(count, _FIRST_REACH)
+    first, is_in_damage = stop, False
+
+    def met(damaged: logstore.types.Damaged) -> bool:
+        nonlocal is_in_damage
+        is_in_damage = is_in_damage or damaged.first <= first
+        return on_damage(damaged)
+
     # No offset has two records.
     while stop - start > missing:
-        first = max(stop - reach, start)
+        first, is_in_damage = max(stop - reach, start), False
         if matches is None:
-            found = _count_records(partition, first, stop, isolation)
+            found = _count_records(partition, first, stop, isolation, met)
         else:
-            found = sum(map(matches, _read(partition, first, stop, isolation)))
+            found = sum(map(matches, _read(partition, first, stop, isolation, met)))
         if found >= missing:
-            records = _read(partition, first, stop, isolation)
+            records = _read(partition, first, stop, isolation, met)
             if matches is not None:
                 records = filter(matches, records)
             record = next(itertools.islice(records, found - missing, None), None)
             return first if record is None else record.offset
-        missing, stop, reach = missing - found, first, reach * 4
+        missing, stop = missing - found, first
+        reach *= _GROWTH_IN_DAMAGE if is_in_damage else _GROWTH
     return start
 
 
 def _read(
-    partition: logstore.Partition, first: int, stop: int, isolation: str
+    partition: logstore.Partition,
+    first: int,
+    stop: int,
+    isolation: str,
+    on_damage: OnDamage,
 ) -> Iterator[logstore.Record]:
     kind: Any = isolation
-    return partition.read(first, stop, isolation=kind, on_corruption="skip")
+    return partition.read(first, stop, isolation=kind, on_corruption=on_damage)
 
 
 def _count_records(
-    partition: logstore.Partition, first: int, stop: int, isolation: str
+    partition: logstore.Partition,
+    first: int,
+    stop: int,
+    isolation: str,
+    on_damage: OnDamage,
 ) -> int:
     """The number of records between two offsets. Where batches are compressed, their
     heads have it: to decompress them is most of the work of reading, and the records
-    are read once more to be shown. Elsewhere records are counted sooner than batches.
+    are read once more to be shown. Elsewhere records are counted sooner than batches,
+    unless damage would be read twice.
     """
-    options: dict[str, Any] = {"isolation": isolation, "on_corruption": "skip"}
+    is_damaged = False
+
+    def met(damaged: logstore.types.Damaged) -> bool:
+        nonlocal is_damaged
+        is_damaged = True
+        return on_damage(damaged)
+
+    options: dict[str, Any] = {"isolation": isolation, "on_corruption": met}
     batches = partition.read_batches(first, stop, **options)
     one = next(batches, None)
     if one is None:
         return 0
-    if one.compression == "none" or one.magic < 2:
-        return sum(1 for _ in _read(partition, first, stop, isolation))
+    if not is_damaged and (one.compression == "none" or one.magic < 2):
+        return sum(1 for _ in _read(partition, first, stop, isolation, on_damage))
     return sum(
         _records_between(batch, first, stop)
         for batch in itertools.chain([one], batches)
+        if not batch.is_control
     )
 
 

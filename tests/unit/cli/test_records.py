@@ -142,6 +142,17 @@ def test_records_grep_searches_key_and_value(run: Any, store: Path) -> None:
     assert len(result.lines) == 4
 
 
+@pytest.mark.parametrize("pattern", ["(", "a{99999999999}", "(" * 500])
+def test_records_grep_of_no_expression_is_a_usage_error(
+    run: Any, store: Path, pattern: str
+) -> None:
+    """Also of one that is too large for Python."""
+    result = run("records", store, "--grep", pattern)
+    assert result.status == 2
+    assert "is not a regular expression" in result.err
+    assert "Traceback" not in result.err
+
+
 def test_records_of_a_store_can_be_chosen(run: Any, store: Path) -> None:
     """By topic and partition."""
 

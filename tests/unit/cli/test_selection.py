@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,34 @@ def test_last_records_begin_where_there_are_so_many(
         flip_bit(log, 8 * (frame.pos + frame.size - 1))
     with logstore.open(path.parent, read_only=True) as store:
         begins_right(store.topic("orders")[0], "read_uncommitted")
+
+
+@few_formats
+@pytest.mark.parametrize("remainder", [0, 1])
+def test_last_records_begin_right_if_every_second_batch_is_damaged(
+    tmp_path: Path, magic: int, codec: str, remainder: int
+) -> None:
+    """Damage is met wherever a step of the search begins."""
+    path = write_store(tmp_path / "store", RECORDS, magic, codec, **SMALL)
+    for log in logs_in(path):
+        for frame in frames(log)[remainder::2]:
+            flip_bit(log, 8 * (frame.pos + frame.size - 1))
+    with logstore.open(path.parent, read_only=True) as store:
+        begins_right(store.topic("orders")[0], "read_uncommitted")
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_last_records_leave_out_markers_behind_damage(
+    tmp_path: Path, number: int
+) -> None:
+    """Where damage was met, batches are counted, and markers are batches, too."""
+    copy = tmp_path / "copy"
+    shutil.copytree(TXN.parent, copy)
+    logs = logs_in(copy / TXN.name)
+    log, frame = [(log, frame) for log in logs for frame in frames(log)][number]
+    flip_bit(log, 8 * (frame.pos + frame.size - 1))
+    with logstore.open(copy, read_only=True) as store:
+        begins_right(store.topic("txn")[0], "read_uncommitted")
 
 
 @pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])

@@ -21,6 +21,9 @@ from logstore.cli.text import size_text
 
 _MS_OF: Final = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000))
 
+# The id of the topic, start, end, and size: a compacted log is smaller.
+_Counted = tuple[str, int, int, int]
+
 
 @dataclass(slots=True)
 class PartitionRow:
@@ -31,7 +34,7 @@ class PartitionRow:
         first_ms: the first timestamp of its first batch; -1: unknown.
         form: magic and codec of that batch; "": there is no batch.
         trouble: why the partition, or its first batch, cannot be read; or "".
-        tally: the counts of `stat`; None: not counted yet.
+        tally: the counts of `stat` for the present log; None: not counted yet.
         problems: number of problems found by `verify`; None: it has not run.
     """
 
@@ -51,10 +54,15 @@ class PartitionRow:
 
 @dataclass(slots=True)
 class TopicRow:
-    """A topic as a row: the sums over its partitions."""
+    """A topic as a row: the sums over its partitions.
+
+    Attributes:
+        trouble: why its settings cannot be read; "".
+    """
 
     name: str
     policy: str = "-"
+    trouble: str = ""
     partitions: list[PartitionRow] = field(default_factory=list)
 
     @property
@@ -122,7 +130,8 @@ class Catalog:
             self._only = parsed[1], int(parsed[2])
             self.root = os.path.dirname(full)
         self.target = full  # for `verify`: its parent may be anything
-        self.tallies: dict[str, Tally] = {}
+        # Of the log that was counted: one that changed has another number.
+        self._tallies: dict[str, tuple[_Counted, Tally]] = {}
         self._store = logstore.open(self.root, read_only=True, config=config)
         try:
             names = self.names()
@@ -157,18 +166,31 @@ class Catalog:
         return tuple(n for n in numbers if not self._numbers or n in self._numbers)
 
     def topic_row(self, name: str) -> TopicRow:
-        """Read the row of a topic; partitions that cannot be read have the reason."""
+        """Read the row of a topic. It has the reason why the settings, or a partition,
+        cannot be read.
+
+        Raises:
+            TopicNotFoundError: the topic no longer exists.
+        """
         topic = self._store.topic(name)
-        row = TopicRow(name, policy_text(topic.config))
+        row = TopicRow(name)
+        try:
+            row.policy = policy_text(topic.config)
+        except logstore.TopicNotFoundError:
+            raise
+        except logstore.LogStoreError as error:
+            row.trouble = plain(str(error))
         row.partitions = [self._partition_row(topic, n) for n in self.numbers(name)]
         return row
 
     def _partition_row(self, topic: logstore.Topic, number: int) -> PartitionRow:
         row = PartitionRow(topic.name, number)
-        row.tally = self.tallies.get(row.name)
         try:
             partition = topic[number]
             row.listed = Listed(partition)
+            counted, tally = self._tallies.get(row.name, (None, None))
+            if counted == _counted_of(partition, row.listed):
+                row.tally = tally
             for batch in partition.read_batches(limit=1):
                 row.first_ms = first_time(batch)
                 row.form = f"v{batch.magic} {batch.compression}"
@@ -192,7 +214,8 @@ class Catalog:
         names: Iterable[tuple[str, int]],
         on_progress: Callable[[int, int], None],
     ) -> None:
-        """Count the records of partitions as `stat` does, over damage."""
+        """Count the records of partitions as `stat` does, over damage; what cannot be
+        read, or is deleted meanwhile, is left out."""
         partitions = []
         for topic, number in names:
             try:
@@ -203,12 +226,20 @@ class Catalog:
         total = sum(tally.size for _, tally in partitions)
         done = 0
         for one, tally in partitions:
-            for batch in one.read_batches(on_corruption="skip"):
-                tally.add(batch)
-                on_progress(done + tally.batch_bytes, total)
-            self.tallies[one.name] = tally
+            try:
+                # Appended records would be counted too, but `end` stays.
+                for batch in one.read_batches(stop=tally.end, on_corruption="skip"):
+                    tally.add(batch)
+                    on_progress(done + min(tally.batch_bytes, tally.size), total)
+                self._tallies[one.name] = _counted_of(one, tally), tally
+            except (logstore.LogStoreError, OSError):
+                pass  # it is gone, or its row says why; the others are counted
             done += tally.size
         on_progress(total, total)
+
+
+def _counted_of(partition: logstore.Partition, one: Listed | Tally) -> _Counted:
+    return partition.topic_id, one.start, one.end, one.size
 
 
 def check_path(path: str) -> None:

@@ -5,10 +5,12 @@ The content is that of `groups list` and `groups describe`.
 
 from __future__ import annotations
 
+import time
 from typing import Any, ClassVar, Final
 
 from textual.app import ComposeResult
 from textual.binding import BindingType
+from textual.timer import Timer
 from textual.widgets import DataTable
 
 from logstore.cli.browse.catalog import Catalog
@@ -36,23 +38,47 @@ _STUCK: Final = Column(
 
 
 class _Watching(Page):
-    """A screen with the groups of `groups list`, read again every two seconds."""
+    """A screen with the groups of `groups list`, read again two seconds after the last
+    read; if that took longer, after as long as it took."""
 
     BINDINGS: ClassVar[list[BindingType]] = []
 
     def __init__(self, title: str, catalog: Catalog) -> None:
         super().__init__(title)
         self._catalog = catalog
+        self._timer: Timer | None = None
+        self._begin_s = 0.0
+        self._is_reading = False
 
     def on_mount(self) -> None:
         self.say("reading ...")
         self.query(Grid).first().focus()
         self._load()
-        self.set_interval(_AGAIN_S, self._load)
+
+    def on_screen_resume(self) -> None:
+        self._load()
+
+    def on_screen_suspend(self) -> None:
+        if self._timer is not None:
+            self._timer.stop()
 
     def _load(self) -> None:
-        if self.is_current:
+        if self._timer is not None:
+            self._timer.stop()
+        # A stopped read ends only later: never run two at a time.
+        if not self._is_reading:
+            self._is_reading = True
+            self._begin_s = time.monotonic()
             self.work.start(self._found, self._take, "groups")
+
+    def _later(self) -> None:
+        self._is_reading = False
+        took = time.monotonic() - self._begin_s
+        if self.is_current:
+            self._timer = self.set_timer(max(_AGAIN_S, took), self._load)
+
+    def gave_up(self, group: str) -> None:
+        self._later()
 
     def _found(self, task: Task) -> Found:
         return groups_in([self._catalog.root])
@@ -67,6 +93,7 @@ class _Watching(Page):
             more = f" (and {counted(len(notes) - 1, 'more note')})" * (len(notes) > 1)
             self.say(notes[0] + more, "bold yellow")
         self.put(found)
+        self._later()
 
     def put(self, found: Found) -> None:
         raise NotImplementedError
@@ -120,17 +147,23 @@ class GroupPage(_Watching):
         )
 
     def put(self, found: Found) -> None:
-        name = self._group.protocol, self._group.group
-        group = next((g for g in found.listed if (g.protocol, g.group) == name), None)
+        group = self._in(found)
         if group is None:
-            self.say(f"there is no group {clean(name[1])} any longer", "bold red")
+            name = clean(self._group.group)
+            self.say(f"there is no group {name} any longer", "bold red")
             return
         self.query_one("#rows", Grid).put([(group.group, row) for row in group.rows])
         self.query_one("#members", Grid).put([(group.group, m) for m in group.members])
 
     def summary(self, found: Found) -> str:
-        group = self._group
+        group = self._in(found)
+        if group is None:
+            return ""  # `put` says so
         return f"{group.state}, {counted(len(group.members), 'member')}"
+
+    def _in(self, found: Found) -> Listed | None:
+        name = self._group.protocol, self._group.group
+        return next((g for g in found.listed if (g.protocol, g.group) == name), None)
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
         one: Any = self.query_one("#rows", Grid).current

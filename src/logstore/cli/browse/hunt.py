@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
@@ -13,9 +14,13 @@ from logstore.cli.browse.lines import Line, line_of
 from logstore.cli.browse.window import Place, View
 from logstore.cli.selection import Selection
 
-# Records between two reports, and records that are found before it stops to ask.
-_STEP: Final = 5000
+_REPORT_S: Final = 0.1
+# Rows found, damage included, before the search stops to ask.
 FOUND_MAX: Final = 1000
+
+
+class _EnoughError(Exception):
+    """The search has found enough rows."""
 
 
 class Found(NamedTuple):
@@ -42,16 +47,20 @@ def hunt(
     on_report: Callable[[Found], None],
     begin: Place | None = None,
     stop: Place | None = None,
+    *,
+    check: Callable[[], None] = lambda: None,
 ) -> Found:
     """Look at the records from a place on, and report what is found.
 
-    It ends at the end that the log had, or after `FOUND_MAX` records; the result was
-    reported, too, and has the place to continue at. An exception of `on_report` ends
-    it.
+    It ends at the end that the log had, or after `FOUND_MAX` rows; the result was
+    reported, too, and has the place to continue at. An exception of `on_report` or
+    `check` ends it.
 
     Args:
+        on_report: called every 0.1 s, if records or damage come so soon.
         begin, stop: of the whole search, if this continues one; None: from `start` to
             the end of the log.
+        check: called for each record, and for damage.
     """
     matches = selection.matches or (lambda record: True)
     ends = view.ends() if stop is None else stop
@@ -62,33 +71,45 @@ def hunt(
     total = before + sum(ends[n] - at[n] for n in at)
     origin = dict(at)
     lines: list[Line] = []
-    found = 0
-
-    def looked() -> int:
-        return before + sum(at[n] - origin[n] for n in at)
-
-    def met(damaged: logstore.types.Damaged) -> bool:
-        line = view.damage(damaged, ends)
-        if line.next_offset > at[line.partition]:
-            lines.append(line)
-            at[line.partition] = line.next_offset
-        return True
+    rows = 0
+    said = time.monotonic()
 
     def report(is_done: bool = False) -> Found:
         nonlocal lines
-        one = Found(lines, dict(at), looked(), total, is_done)
+        looked = before + sum(at[n] - origin[n] for n in at)
+        one = Found(lines, dict(at), looked, total, is_done)
         lines = []
         on_report(one)
         return one
 
-    for count, (number, record) in enumerate(view.read(dict(at), ends, met), 1):
-        at[number] = record.offset + 1
-        if matches(record):
-            lines.append(line_of(number, record))
-            found += 1
-        if found >= FOUND_MAX:
-            return report()
-        if count % _STEP == 0:
+    def went_on() -> None:
+        nonlocal said
+        if rows >= FOUND_MAX:
+            raise _EnoughError
+        check()
+        now = time.monotonic()
+        if now - said >= _REPORT_S:
+            said = now
             report()
+
+    def met(damaged: logstore.types.Damaged) -> bool:
+        nonlocal rows
+        line = view.damage(damaged, ends)
+        if line.next_offset > at[line.partition]:
+            lines.append(line)
+            rows += 1
+            at[line.partition] = line.next_offset
+        went_on()
+        return True
+
+    try:
+        for number, record in view.read(dict(at), ends, met):
+            at[number] = record.offset + 1
+            if matches(record):
+                lines.append(line_of(number, record))
+                rows += 1
+            went_on()
+    except _EnoughError:
+        return report()
     at = dict(ends)
     return report(is_done=True)

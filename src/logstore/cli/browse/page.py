@@ -12,6 +12,7 @@ from textual.binding import Binding, BindingType
 from textual.screen import Screen
 from textual.widgets import Footer, Static
 
+import logstore
 from logstore.cli.advice import error_text
 from logstore.cli.browse.lines import clean
 from logstore.cli.browse.window import plain
@@ -65,7 +66,10 @@ class Page(Screen[None]):
 
     def _failed(self, failure: tuple[str, Exception]) -> None:
         group, error = failure
-        self.say(plain(error_text(error)), "bold red")
+        text = error_text(error)
+        if not isinstance(error, (logstore.LogStoreError, OSError, ValueError)):
+            text = f"{type(error).__name__}: {text}"  # its text alone says little
+        self.say(plain(text), "bold red")
         self.gave_up(group)
 
     def gave_up(self, group: str) -> None:
@@ -73,7 +77,7 @@ class Page(Screen[None]):
 
     def on_came(self, message: Came) -> None:
         message.stop()
-        if self.is_attached:
+        if self.is_attached and not message.task.is_stopped:
             message.take(message.value)
 
     def action_back(self) -> None:

@@ -22,6 +22,10 @@ MODES: Final = ("auto", "text", "json", "hex")
 _HEX_WIDTH: Final = 16
 # Larger JSON would have millions of lines: only on request.
 _PRETTY_MAX: Final = 1 << 20
+# Each element is indented by its depth: 121 kB of JSON, 500 deep, would be 60 MB. So
+# the text may be longer by this factor, which is reached at a depth of about 15.
+_GROWTH_MAX: Final = 16
+_ALWAYS: Final = 1 << 16
 
 
 class Block(NamedTuple):
@@ -117,15 +121,18 @@ def _payload(
 
 def _shown(data: bytes, mode: str, width: int) -> tuple[str, Block]:
     """(the name of the form, the lines)."""
-    is_large = len(data) > _PRETTY_MAX
+    is_large, is_deep = len(data) > _PRETTY_MAX, False
     if mode == "json" or (mode == "auto" and not is_large):
         pretty = _pretty(data)
-        if pretty is not None:
+        if pretty:
             return "JSON", _texts(map(clean, pretty.split("\n")), width)
+        is_deep = pretty == ""
     if mode == "hex" or (mode == "auto" and not _is_text(data)):
         return "hex", _hex(data, width)
     label = "text"
-    if mode == "json":
+    if is_deep:
+        label = "text, since it is nested deeply"
+    elif mode == "json":
         label = "text, since it is no JSON object or list"
     elif mode == "auto" and is_large:
         label = "text, since it is large (v: as JSON)"
@@ -134,13 +141,25 @@ def _shown(data: bytes, mode: str, width: int) -> tuple[str, Block]:
 
 
 def _pretty(data: bytes) -> str | None:
-    """JSON over several lines; None if it is not JSON, or not an object or a list."""
+    """JSON over several lines; None if it is not JSON, or not an object or a list; ""
+    if most of the text would be indentation."""
     if data.lstrip()[:1] not in (b"{", b"["):
         return None
     strict = parsed_json(data)
     if strict is None:
         return None
-    return json.dumps(json.loads(strict), ensure_ascii=False, indent=2)
+    left = _ALWAYS + _GROWTH_MAX * len(data)
+    parts = []
+    try:
+        encoder = json.JSONEncoder(ensure_ascii=False, indent=2)
+        for part in encoder.iterencode(json.loads(strict)):
+            left -= len(part)
+            if left < 0:
+                return ""
+            parts.append(part)
+    except RecursionError:
+        return ""
+    return "".join(parts)
 
 
 def _is_text(data: bytes) -> bool:

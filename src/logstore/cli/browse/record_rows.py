@@ -58,24 +58,24 @@ class RecordRows:
 
     def jump(self, bound: Bound) -> None:
         """Show the records from a bound on."""
-        self._replace(lambda view: view.place(bound))
+        self._replace(lambda view: view.around(view.place(bound)))
 
     def jump_to_last(self) -> None:
         """Show the last records, with the cursor at the last one."""
-        self._replace(lambda view: view.last())
+        self._replace(lambda view: view.tail())
 
     def show(self, place: Place) -> None:
         """Show the records from a place on."""
-        self._replace(lambda view: place)
+        self._replace(lambda view: view.around(place))
 
     def show_beside(self, partition: int, offset: int) -> None:
         """Show the log from a record on."""
-        self._replace(lambda view: view.beside(partition, offset))
+        self._replace(lambda view: view.around(view.beside(partition, offset)))
 
-    def _replace(self, place_in: Callable[[View], Place]) -> None:
+    def _replace(self, read: Callable[[View], tuple[Part, int]]) -> None:
         def work(task: Task) -> _Around:
             view = self.view or self._open_view()
-            return view, *view.around(place_in(view)), view.ends()
+            return view, *read(view.checked(task.check)), view.ends()
 
         self._is_loading = True
         self._work.start(work, self._replaced, GROUP)
@@ -112,7 +112,9 @@ class RecordRows:
             place = dict(window.start)
             self._is_loading = True
             self._work.start(
-                lambda task: view.backward(place), self._came_earlier, GROUP
+                lambda task: view.checked(task.check).backward(place),
+                self._came_earlier,
+                GROUP,
             )
 
     def look(self) -> None:
@@ -128,7 +130,10 @@ class RecordRows:
         place = dict(window.stop)
         self._is_loading = True
         self._work.start(
-            lambda task: (view.forward(place, **options), view.ends()),
+            lambda task: (
+                view.checked(task.check).forward(place, **options),
+                view.ends(),
+            ),
             self._came_later,
             GROUP,
         )

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Final
 
 from logstore.cli.browse.hunt import Found, hunt
-from logstore.cli.browse.lines import Line, RecordLine
+from logstore.cli.browse.lines import RecordLine
 from logstore.cli.browse.record_table import RecordTable
 from logstore.cli.browse.window import Place, View
 from logstore.cli.browse.work import Task, Work
@@ -15,7 +14,6 @@ from logstore.cli.selection import Selection
 from logstore.cli.text import counted, grouped
 
 GROUP: Final = "search"
-_REPORT_S: Final = 0.1
 
 
 class RecordSearch:
@@ -79,25 +77,18 @@ class RecordSearch:
 
     def _hunt(self, start: Place) -> None:
         self.is_running = True
-        said = 0.0
 
         def work(task: Task) -> Found:
-            pending: list[Line] = []
-
-            def report(found: Found) -> None:
-                nonlocal said
-                task.check()
-                pending.extend(found.lines)
-                now = time.monotonic()
-                if now - said >= _REPORT_S:
-                    said = now
-                    lines, pending[:] = list(pending), []
-                    task.hand(self._came, found._replace(lines=lines))
-
             last = hunt(
-                self._view, self._selection, start, report, self._begin, self._stop
+                self._view,
+                self._selection,
+                start,
+                lambda found: task.hand(self._came, found),
+                self._begin,
+                self._stop,
+                check=task.check,
             )
-            return last._replace(lines=list(pending))
+            return last._replace(lines=[])  # they were handed over
 
         self._work.start(work, self._ended, GROUP)
 
@@ -113,8 +104,7 @@ class RecordSearch:
             f"{grouped(found.looked)} of {counted(found.total, 'offset')}"
         )
         if found.lines:
-            cursor = self._table.cursor if self._table.lines else 0
-            self._table.put([*self._table.lines, *found.lines], cursor)
+            self._table.extend(found.lines)
         self._on_change()
 
     def _ended(self, found: Found) -> None:

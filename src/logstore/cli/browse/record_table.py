@@ -97,6 +97,15 @@ class RecordTable(Widget, can_focus=True):
         self.refresh()
         self.post_message(self.Moved())
 
+    def extend(self, lines: Sequence[Line]) -> None:
+        """Show further rows below; the cursor stays."""
+        was_empty = not self.lines
+        self.lines += lines
+        self._keep_visible()
+        self.refresh()
+        if was_empty:
+            self.post_message(self.Moved())
+
     def shift(self, lines: Sequence[Line], by: int) -> None:
         """Show these rows, of which each stands `by` rows further down than before."""
         self._top += by

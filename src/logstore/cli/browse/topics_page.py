@@ -183,7 +183,7 @@ class TopicsPage(_Counting):
         yield Grid(columns, lambda row: row.name, self._style)
 
     def _damage(self, row: TopicRow) -> str:
-        trouble = "".join(one.trouble for one in row.partitions)
+        trouble = row.trouble + "".join(one.trouble for one in row.partitions)
         return damage_text(self.browser.problems_of(row.name), trouble)
 
     def _style(self, row: TopicRow) -> str:
@@ -207,7 +207,8 @@ class TopicsPage(_Counting):
             self.say(f"reading ...   {counted(len(rows), 'topic')}")
 
     def summary(self) -> str:
-        broken = [one for row in self._rows for one in row.partitions if one.trouble]
+        broken: list[Any] = [row for row in self._rows if row.trouble]
+        broken += [one for row in self._rows for one in row.partitions if one.trouble]
         if broken:
             return f"{broken[0].name}: {broken[0].trouble}"
         sizes = sum(row.size for row in self._rows)

@@ -8,6 +8,7 @@ times are, and damage has a row in place of its records.
 
 from __future__ import annotations
 
+import copy
 import datetime
 import heapq
 import os
@@ -16,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 import logstore
 from logstore.cli.advice import for_command_line
-from logstore.cli.browse.lines import Line, NoticeLine, line_of
+from logstore.cli.browse.lines import Line, NoticeLine, RecordLine, line_of
 from logstore.cli.lookup import beginning
 from logstore.cli.params import Bound, FromEnd
 from logstore.cli.selection import offset_from_end
@@ -27,6 +28,7 @@ from logstore.cli.text import harmless, offsets_text, relative
 PART: Final = 200
 KEPT: Final = 1000
 _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
+_LAST_MS: Final = 253_402_300_799_999  # of the year 9999: a record may say more
 _ISOLATION: Final = "read_uncommitted"
 
 Place = dict[int, int]
@@ -66,6 +68,14 @@ class View:
         self.topic_name = partitions[0].topic
         self._topic = topic if len(partitions) > 1 else None
         self._numbers = {os.fspath(one.path): one.number for one in partitions}
+        self._check: Callable[[], None] = lambda: None
+
+    def checked(self, check: Callable[[], None]) -> View:
+        """The same, calling a function at each record and each damaged part that it
+        reads: an exception of it ends the read."""
+        view = copy.copy(self)
+        view._check = check
+        return view
 
     @property
     def is_merged(self) -> bool:
@@ -136,6 +146,7 @@ class View:
         stops = {n: max(stops[n], at[n]) for n in stops}
 
         def met(damaged: logstore.types.Damaged) -> bool:
+            self._check()
             line = self.damage(damaged, stops)
             if line.next_offset > at[line.partition]:
                 lines.append(line)
@@ -145,6 +156,7 @@ class View:
         found = 0
         limit = None if stop is not None else count
         for number, record in self.read(dict(at), stops, met, limit):
+            self._check()
             lines.append(line_of(number, record))
             at[number] = record.offset + 1
             found += 1
@@ -185,7 +197,11 @@ class View:
         starts = self.starts()
         before = {
             number: offset_from_end(
-                one, count, _ISOLATION, stop=max(place[number], starts[number])
+                one,
+                count,
+                _ISOLATION,
+                stop=max(place[number], starts[number]),
+                on_damage=self._leave_out,
             )
             for number, one in self.partitions.items()
         }
@@ -194,14 +210,22 @@ class View:
         part = self.forward(before, stop=place)
         return part._replace(stop=dict(place))
 
+    def _leave_out(self, damaged: logstore.types.Damaged) -> bool:
+        self._check()
+        return True
+
     def _latest(self, before: Place, place: Place, count: int) -> Place:
         """Where the last `count` records of all partitions together begin; each has
         that many at most."""
         rows: dict[int, list[tuple[int, int]]] = {}
         for number, one in self.partitions.items():
             if before[number] < place[number]:
-                records = one.read(before[number], place[number], on_corruption="skip")
-                rows[number] = [(r.timestamp_ms, r.offset) for r in records]
+                rows[number] = []
+                for record in one.read(
+                    before[number], place[number], on_corruption=self._leave_out
+                ):
+                    self._check()
+                    rows[number].append((record.timestamp_ms, record.offset))
         if sum(map(len, rows.values())) <= count:
             return before
         latest = dict(place)
@@ -230,16 +254,20 @@ class View:
         if isinstance(bound, FromEnd):
             count = int(bound)
             return {
-                n: offset_from_end(one, count, _ISOLATION)
+                n: offset_from_end(one, count, _ISOLATION, on_damage=self._leave_out)
                 for n, one in self.partitions.items()
             }
         if isinstance(bound, datetime.datetime):
             return {n: beginning(p, bound).offset for n, p in self.partitions.items()}
         return {n: min(max(bound, starts[n]), ends[n]) for n in starts}
 
-    def last(self) -> Place:
-        """The place of the last record of all."""
-        return self.backward(self.ends(), 1).start
+    def tail(self) -> tuple[Part, int]:
+        """The last part, and which of its rows is the last record."""
+        ends = self.ends()
+        part = self.backward(ends)
+        at = (n for n, one in enumerate(part.lines) if isinstance(one, RecordLine))
+        last = max(at, default=0)
+        return part._replace(lines=[*part.lines, *self._further(ends)]), last
 
     def beside(self, number: int, offset: int) -> Place:
         """The place in front of a record; of other partitions that of its time."""
@@ -248,7 +276,7 @@ class View:
         time_ms = self.partitions[number].get(offset).timestamp_ms
         if time_ms < 0:
             return {**self.starts(), number: offset}
-        when = _EPOCH + datetime.timedelta(milliseconds=time_ms)
+        when = _EPOCH + datetime.timedelta(milliseconds=min(time_ms, _LAST_MS))
         return {**self.place(when), number: offset}
 
     def around(self, place: Place) -> tuple[Part, int]:

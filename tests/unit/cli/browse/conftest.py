@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 import logstore
+from logstore.io import layout
+from logstore.io.checkpoint import checkpoints
 from support.damage import flip_bit
 
 BATCH = 50
@@ -49,4 +52,14 @@ def damaged(shop: Path) -> Path:
     with logstore.open(shop, read_only=True) as store:
         batches = list(store.topic("orders")[1].read_batches(450, limit=1))
     flip_bit(log, 8 * (batches[0].position + batches[0].size_bytes - 3))
+    return shop
+
+
+@pytest.fixture
+def misconfigured(shop: Path) -> Path:
+    """The same with settings of clicks that no version takes."""
+    path = shop / layout.TOPICS
+    state = json.loads(path.read_text().split("\n", 1)[1])
+    state["topics"]["clicks"]["config"]["compression_type"] = "zstd2"
+    path.write_bytes(checkpoints.pack_state(state))
     return shop

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -53,6 +54,93 @@ def test_counting_is_that_of_stat(damaged: Path) -> None:
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)
 
 
+def test_a_count_is_that_of_the_log_that_was_counted(tmp_path: Path) -> None:
+    """It is forgotten when the log grows, its start is deleted, or another topic has
+    its name."""
+    config = logstore.TopicConfig(message_format=2, segment_bytes=4096)
+    with logstore.open(tmp_path) as store:
+        partition = store.create_topic("t", 1, config)[0]
+        partition.append_many([b"x"] * 10)
+        partition.flush()
+        with opened(tmp_path) as catalog:
+
+            def counted() -> int | None:
+                return catalog.topic_row("t").records
+
+            def count() -> int | None:
+                catalog.count([("t", 0)], lambda done, total: None)
+                return counted()
+
+            assert (counted(), count(), counted()) == (None, 10, 10)
+            for _ in range(200):
+                partition.append(b"y" * 100)
+            partition.flush()
+            assert (counted(), count()) == (None, 210)
+            partition.delete_before(100)
+            assert counted() is None
+            assert (count() or 0) < 210
+            store.delete_topic("t")
+            store.create_topic("t", 1, config)[0].append_many([b"x"] * 10)
+            store.topic("t")[0].flush()
+            assert (counted(), count()) == (None, 10)
+
+
+def test_what_is_appended_while_counting_is_not_counted(tmp_path: Path) -> None:
+    """The count is of the offsets that are shown with it."""
+    with logstore.open(tmp_path) as store:
+        partition = store.create_topic("t")[0]
+        partition.append_many([b"x"] * 10)
+
+        def grow(done: int, total: int) -> None:
+            assert done <= total
+            partition.append_many([b"x"] * 5)
+
+        with opened(tmp_path) as catalog:
+            catalog.count([("t", 0)], grow)
+            assert catalog.topic_row("t").records is None
+            catalog.count([("t", 0)], lambda done, total: None)
+            assert catalog.topic_row("t").records == partition.end_offset
+
+
+@pytest.mark.parametrize("error", [logstore.StorageError("gone"), OSError("gone")])
+def test_counting_goes_on_behind_a_topic_that_vanishes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """The others are counted; the progress ends at its end."""
+    read = logstore.Partition.read_batches
+
+    def failing(self: logstore.Partition, *args: Any, **options: Any) -> Any:
+        if self.topic == "b" and options.get("limit") is None:
+            raise error
+        return read(self, *args, **options)
+
+    monkeypatch.setattr(logstore.Partition, "read_batches", failing)
+    seen: list[tuple[int, int]] = []
+    with logstore.open(tmp_path) as store:
+        for name in "abc":
+            store.create_topic(name)[0].append_many([b"x"] * 50)
+        with opened(tmp_path) as catalog:
+            names = [(name, 0) for name in "abc"]
+            catalog.count(names, lambda *one: seen.append(one))
+            assert [catalog.topic_row(n).records for n in "abc"] == [50, None, 50]
+    assert seen[-1][0] == seen[-1][1] > 0
+
+
+def test_a_topic_that_is_deleted_while_counting_is_left_out(tmp_path: Path) -> None:
+    """By the process that writes."""
+    with logstore.open(tmp_path) as store:
+        for name in "abc":
+            store.create_topic(name)[0].append_many([b"x"] * 50)
+
+        def delete(done: int, total: int) -> None:
+            if "b" in store.topics():
+                store.delete_topic("b")
+
+        with opened(tmp_path) as catalog:
+            catalog.count([(name, 0) for name in "abc"], delete)
+            assert [row.records for row in rows_of(catalog, lambda: None)] == [50, 50]
+
+
 def test_counting_ends_when_it_is_told_to(shop: Path) -> None:
     """An exception of the progress ends it, and nothing is counted half."""
 
@@ -74,6 +162,15 @@ def test_a_partition_that_cannot_be_read_says_why(shop: Path) -> None:
     assert (good.listed is not None, good.trouble) == (True, "")
     assert bad.listed is None
     assert "orders-1" in bad.trouble
+
+
+def test_a_topic_with_invalid_settings_says_why(misconfigured: Path) -> None:
+    """Its partitions do, too; the other topics are shown as before."""
+    with opened(misconfigured) as catalog:
+        clicks, orders = rows_of(catalog, lambda: None)
+    assert "settings of topic clicks are not valid" in clicks.trouble
+    assert "settings of topic clicks are not valid" in clicks.partitions[0].trouble
+    assert (orders.trouble, orders.offsets) == ("", 2000)
 
 
 def test_a_damaged_first_batch_is_trouble_of_the_row(shop: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,70 @@ def test_a_stuck_member_stands_out(shop: Path, monkeypatch: Any) -> None:
 
     with committed(shop):
         browse(shop, act)
+
+
+def test_groups_that_take_long_to_read_are_shown(shop: Path, monkeypatch: Any) -> None:
+    """The next read begins after the one before has come; never are there two."""
+    monkeypatch.setattr(groups_page, "_AGAIN_S", 0.02)
+    reading = most = reads = 0
+
+    def slow(paths: Any) -> Found:
+        nonlocal reading, most, reads
+        reading, reads = reading + 1, reads + 1
+        most = max(most, reading)
+        time.sleep(0.2)
+        reading -= 1
+        return groups_in(paths)
+
+    monkeypatch.setattr(groups_page, "groups_in", slow)
+
+    async def act(hand: Hand) -> None:
+        await hand.press("2")
+        await hand.see("billing", "1 group")
+        await hand.until(lambda: reads >= 3, "read again")
+
+    with committed(shop):
+        browse(shop, act)
+    assert most == 1
+
+
+def test_groups_are_read_again_after_a_failure(shop: Path, monkeypatch: Any) -> None:
+    """Any failure is shown meanwhile."""
+    monkeypatch.setattr(groups_page, "_AGAIN_S", 0.02)
+    errors = [OSError("disk"), KeyError("nothing")]
+
+    def failing(paths: Any) -> Found:
+        if errors:
+            raise errors[0]
+        return groups_in(paths)
+
+    monkeypatch.setattr(groups_page, "groups_in", failing)
+
+    async def act(hand: Hand) -> None:
+        await hand.press("2")
+        await hand.see("disk")
+        errors.pop(0)
+        await hand.see("KeyError: 'nothing'")
+        errors.pop(0)
+        await hand.see("billing", "1 group")
+
+    with committed(shop):
+        browse(shop, act)
+
+
+def test_the_status_of_a_group_is_live(shop: Path) -> None:
+    """Its members come and go while it is shown."""
+    committed(shop).close()
+
+    async def act(hand: Hand) -> None:
+        await hand.press("2")
+        await hand.see("billing")
+        await hand.press("enter")
+        await hand.see("groups / billing", "no members")
+        with committed(shop):
+            await hand.see("1 member", "process ")
+
+    browse(shop, act)
 
 
 def test_a_group_that_goes_is_a_message(shop: Path, monkeypatch: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,32 @@ def test_large_json_is_pretty_only_if_asked_for(tmp_path: Path) -> None:
     value = b'{"a": [' + b"1," * 600_000 + b"1]}"
     assert len(one(tmp_path, value)) < 20_000
     assert len(one(tmp_path, value, "json")) > 600_000
+
+
+@pytest.mark.parametrize("mode", ["auto", "json"])
+def test_deep_json_is_text(tmp_path: Path, mode: str) -> None:
+    """Its indentation would be 500 times as large as itself; that of 100 levels with
+    one number is not."""
+    deep = b"[" * 500 + b"1," * 60_000 + b"1" + b"]" * 500
+    lines = one(tmp_path, deep, mode)
+    assert "value: 121,001 bytes, text, since it is nested deeply" in lines
+    assert sum(map(len, lines)) < 2 * len(deep)
+    lines = one(tmp_path, b"[" * 100 + b"1" + b"]" * 100, mode)
+    assert "value: 201 bytes, JSON" in lines
+
+
+def test_json_too_deep_to_be_written_is_text(tmp_path: Path, monkeypatch: Any) -> None:
+    """The parser may take more levels than the writer."""
+
+    write = json.JSONEncoder.iterencode
+
+    def deep(self: Any, value: Any, _one_shot: bool = False) -> Any:
+        if _one_shot:
+            return write(self, value, _one_shot)
+        raise RecursionError
+
+    monkeypatch.setattr(json.JSONEncoder, "iterencode", deep)
+    assert "value: 3 bytes, text, since it is nested deeply" in one(tmp_path, b"[1]")
 
 
 def test_hex_of_a_large_value_is_made_when_it_is_shown(tmp_path: Path) -> None:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from textual.widgets import Input
 
 import logstore
 from logstore.cli.browse.document_view import DocumentView
 from logstore.cli.browse.record_table import RecordTable
 from logstore.cli.browse.records_page import RecordsPage
 from logstore.cli.browse.window import KEPT, PART, View
+from logstore.cli.browse.work import StoppedError
 from logstore.cli.params import FromEnd
+from logstore.cli.selection import Selection
 from support.browsing import HOSTILE, Hand, browse
 
 
@@ -187,6 +191,52 @@ def test_one_jumps_to_an_offset_or_a_time(shop: Path, typed: str, offset: int) -
         await hand.type(typed)
         await hand.press("enter")
         await hand.see(f"offset {offset} of 1,000")
+
+    browse(shop / "orders-0", act)
+
+
+def test_the_last_jump_wins(shop: Path, monkeypatch: Any) -> None:
+    """Records of the jump before that are still pending are dropped."""
+    place = View.place
+
+    def slow(self: View, bound: Any) -> Any:
+        if bound == 100:
+            time.sleep(0.3)
+        return place(self, bound)
+
+    monkeypatch.setattr(View, "place", slow)
+
+    async def act(hand: Hand) -> None:
+        await hand.see("offset 0 of 1,000")
+        page: Any = hand.app.screen
+        page._rows.jump(700)
+        for thread in threading.enumerate():
+            if thread.name == "browse window":
+                thread.join(30)  # its message is there, and was not taken
+        page._rows.jump(100)
+        await hand.see("offset 100 of 1,000")
+        await hand.pilot.pause()
+        assert "offset 100 of 1,000" in hand.text()
+
+    browse(shop / "orders-0", act)
+
+
+def test_a_search_keeps_its_rows(shop: Path) -> None:
+    """Pending records of an earlier jump are dropped."""
+
+    async def act(hand: Hand) -> None:
+        await hand.see("offset 0 of 1,000")
+        await hand.press("equals_sign")
+        await hand.type("user-007")
+        page: Any = hand.app.screen_stack[-2]
+        page._rows.jump_to_last()
+        for thread in threading.enumerate():
+            if thread.name == "browse window":
+                thread.join(30)
+        hand.app.screen.dismiss((Selection(b"user-007"), ["user-007", ""]))
+        await hand.see("10 matches")
+        await hand.pilot.pause()
+        assert rows(hand) == list(range(7, 1000, 100))
 
     browse(shop / "orders-0", act)
 
@@ -388,7 +438,10 @@ def test_what_is_searched_must_be_understood(shop: Path) -> None:
         await hand.see("give a key, a regular expression, or both")
         await hand.press("left_parenthesis", "enter")
         await hand.see("is not a regular expression")
-        await hand.press("backspace", "shift+tab")
+        hand.app.screen.query_one("#input-1", Input).value = "a{99999999999}"
+        await hand.press("enter")
+        await hand.see("is not a regular expression: the repetition number")
+        await hand.press("shift+tab")
         await hand.type("hex:0")
         await hand.press("enter")
         await hand.see("hex:0")
@@ -409,6 +462,60 @@ def test_damage_is_part_of_what_is_found(damaged: Path) -> None:
     browse(damaged / "orders-1", act)
 
 
+def test_q_waits_for_no_read(shop: Path, monkeypatch: Any) -> None:
+    """One that takes long, as in a damaged log, ends with the process."""
+    going, reached = threading.Event(), threading.Event()
+
+    def slow(self: View, place: Any) -> Any:
+        reached.set()
+        going.wait(60)
+
+    monkeypatch.setattr(View, "backward", slow)
+
+    async def act(hand: Hand) -> None:
+        await hand.see("offset 0 of 1,000")
+        await hand.press("G")
+        await hand.until(reached.is_set, "read")
+        await hand.press("q")
+
+    try:
+        begin = time.monotonic()
+        assert browse(shop / "orders-0", act) == 0
+        assert time.monotonic() - begin < 30
+    finally:
+        going.set()
+
+
+def test_a_screen_that_is_left_stops_its_work(shop: Path, monkeypatch: Any) -> None:
+    """At its next record."""
+    going, stopped = threading.Event(), threading.Event()
+    forward = View.forward
+
+    def slow(self: View, *args: Any, **options: Any) -> Any:
+        going.wait(60)
+        try:
+            return forward(self, *args, **options)
+        except StoppedError:
+            stopped.set()
+            raise
+
+    monkeypatch.setattr(View, "forward", slow)
+
+    async def act(hand: Hand) -> None:
+        await hand.see("2 topics, ")
+        await hand.press("enter")
+        await hand.see("clicks / partition 0", "reading ...")
+        await hand.press("escape")
+        await hand.see("2 topics, ")
+        going.set()
+        await hand.until(stopped.is_set, "stopped")
+
+    try:
+        browse(shop, act)
+    finally:
+        going.set()
+
+
 def test_a_search_can_be_stopped(shop: Path, monkeypatch: Any) -> None:
     """Esc stops it, and says how far it came; the keys work all the while."""
     going, reached = threading.Event(), threading.Event()
@@ -424,7 +531,7 @@ def test_a_search_can_be_stopped(shop: Path, monkeypatch: Any) -> None:
     async def act(hand: Hand) -> None:
         await hand.see("offset 0 of 3,000")
         monkeypatch.setattr(View, "read", slow)
-        monkeypatch.setattr("logstore.cli.browse.hunt._STEP", 100)
+        monkeypatch.setattr("logstore.cli.browse.hunt._REPORT_S", 0)
         await search(hand, "none")
         await hand.until(reached.is_set, "searched")
         await hand.see("no matches   looked at")

@@ -163,6 +163,16 @@ def test_a_partition_that_cannot_be_read_is_marked(shop: Path) -> None:
     browse(shop, act)
 
 
+def test_a_topic_with_invalid_settings_is_marked(misconfigured: Path) -> None:
+    """The reason is below; the other topics are there."""
+
+    async def act(hand: Hand) -> None:
+        await hand.see("! unreadable", "orders", "clicks: the stored settings of topic")
+        assert "2,000" in row(hand, "orders")
+
+    browse(misconfigured, act)
+
+
 def test_a_directory_that_goes_is_a_message(shop: Path) -> None:
     """The rows stay, and it goes on when it comes back."""
 

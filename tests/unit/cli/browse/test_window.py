@@ -171,6 +171,74 @@ def test_a_log_that_was_cut_meanwhile_is_told(shop: Path) -> None:
     assert part.stop == {0: 300}
 
 
+@pytest.mark.parametrize("at_damage", [False, True])
+@pytest.mark.parametrize("numbers", [(1,), (0, 1)])
+def test_a_read_ends_when_it_is_told_to(
+    damaged: Path, numbers: tuple[int, ...], at_damage: bool
+) -> None:
+    """At the next record, or where it has met damage, in both directions."""
+
+    class Stop(Exception):
+        pass
+
+    def stop() -> None:
+        raise Stop
+
+    with logstore.open(damaged, read_only=True) as store:
+        view = view_of(store, "orders", *numbers)
+        place = dict.fromkeys(numbers, 500 if at_damage else 1000)
+        begin = dict.fromkeys(numbers, 450 if at_damage else 0)
+        stopping = view.checked(stop)
+        for read in (
+            lambda: stopping.forward(begin, 10),
+            lambda: stopping.backward(place, 10),
+            lambda: stopping.around(begin),
+            stopping.tail,
+        ):
+            with pytest.raises(Stop):
+                read()
+        assert view.forward(begin, 10).lines  # it has no check
+
+
+@pytest.mark.parametrize("bound", [10, FromEnd(10)])
+def test_damage_is_not_read_again_and_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bound: int
+) -> None:
+    """Each read of a part of it goes to its end: a log that is damaged as a whole has
+    few of them."""
+    with logstore.open(tmp_path) as store:
+        partition = store.create_topic("t")[0]
+        for n in range(1000):
+            partition.append(b"%d" % n)
+    log = tmp_path / "t-0" / f"{0:020}.log"
+    for frame in frames(log)[1:]:
+        flip_bit(log, 8 * (frame.pos + frame.size - 1))
+    met = 0
+    read, read_batches = logstore.Partition.read, logstore.Partition.read_batches
+
+    def counting(reads: Any) -> Any:
+        def through(self: Any, *args: Any, on_corruption: Any, **options: Any) -> Any:
+            def on_damage(damaged: logstore.types.Damaged) -> bool:
+                nonlocal met
+                met += 1
+                return bool(on_corruption(damaged))
+
+            return reads(self, *args, on_corruption=on_damage, **options)
+
+        return through
+
+    monkeypatch.setattr(logstore.Partition, "read", counting(read))
+    monkeypatch.setattr(logstore.Partition, "read_batches", counting(read_batches))
+    with logstore.open(tmp_path, read_only=True) as store:
+        view = view_of(store, "t")
+        if isinstance(bound, FromEnd):
+            assert view.place(bound) == {0: 0}
+        else:
+            part = view.backward(view.ends(), bound)
+            assert names(part.lines) == [(0, 0), (0, 1)]
+    assert 0 < met <= 4
+
+
 # ------------------------------------------------------------------ jumps
 
 
@@ -196,9 +264,10 @@ def test_at_the_end_there_are_records_before_it(shop: Path) -> None:
     """The cursor is at the last record."""
     with logstore.open(shop, read_only=True) as store:
         view = view_of(store, "clicks")
-        part, cursor = view.around(view.last())
+        part, cursor = view.tail()
         assert part.lines[cursor].offset == 2999
-        assert len(part.lines) == PART + 1
+        assert len(part.lines) == PART
+        assert part.at_end
         part, cursor = view.around(view.ends())
         assert part.lines[cursor].offset == 2999
 
@@ -208,6 +277,18 @@ def test_beside_a_record_are_those_of_its_time(shop: Path) -> None:
     with logstore.open(shop, read_only=True) as store:
         assert view_of(store, "orders").beside(1, 20) == {0: 21, 1: 20}
         assert view_of(store, "orders", 1).beside(1, 20) == {1: 20}
+
+
+def test_a_time_that_no_calendar_has_is_the_last_one(tmp_path: Path) -> None:
+    """A record may have any: the others of a topic end before it."""
+    with logstore.open(tmp_path) as store:
+        topic = store.create_topic("t", 3)
+        times = (1 << 60, 1_700_000_000_000, 1 << 61)
+        for partition, time_ms in zip(topic, times, strict=True):
+            partition.append(b"x", timestamp_ms=1)
+            partition.append(b"y", timestamp_ms=time_ms)
+        view = view_of(store, "t")
+        assert view.beside(0, 1) == {0: 1, 1: 2, 2: 1}
 
 
 # ------------------------------------------------------------------ memory
