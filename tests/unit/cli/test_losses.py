@@ -21,7 +21,7 @@ def loss(*actions: Any) -> Loss:
 
 
 def test_offsets_are_counted_with_the_last_one() -> None:
-    """Those of one partition count once, whatever files they are in."""
+    """The actions of one partition count once, whatever files they are in."""
     found = loss(
         action("cut", 5, 9),
         action("cut", 5, 9, path="/s/a-0/y.log"),
