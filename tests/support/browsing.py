@@ -7,6 +7,7 @@ import contextlib
 import fcntl
 import os
 import pty
+import re
 import select
 import struct
 import subprocess
@@ -184,3 +185,9 @@ def terminal(*arguments: object, **environment: str) -> Iterator[Terminal]:
         yield opened
     finally:
         opened.close()
+
+
+def rows(hand: Hand) -> list[int]:
+    """The offsets that are on the screen."""
+    found = re.findall(r"^ *(?:\d+:)?(\d+)  \S*Z  ", hand.text(), re.MULTILINE)
+    return [int(one) for one in found]

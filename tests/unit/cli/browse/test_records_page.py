@@ -18,18 +18,11 @@ from logstore.cli.browse.records_page import RecordsPage
 from logstore.cli.browse.window import KEPT, PART, View
 from logstore.cli.browse.work import StoppedError
 from logstore.cli.params import FromEnd
-from logstore.cli.selection import Selection
-from support.browsing import HOSTILE, Hand, browse
+from support.browsing import HOSTILE, Hand, browse, rows
 
 
 def table(hand: Hand) -> RecordTable:
     return hand.app.screen.query_one(RecordTable)
-
-
-def rows(hand: Hand) -> list[int]:
-    """The offsets that are on the screen."""
-    found = re.findall(r"^ *(?:\d+:)?(\d+)  \S*Z  ", hand.text(), re.MULTILINE)
-    return [int(one) for one in found]
 
 
 def test_records_are_rows(shop: Path) -> None:
@@ -191,52 +184,6 @@ def test_one_jumps_to_an_offset_or_a_time(shop: Path, typed: str, offset: int) -
         await hand.type(typed)
         await hand.press("enter")
         await hand.see(f"offset {offset} of 1,000")
-
-    browse(shop / "orders-0", act)
-
-
-def test_the_last_jump_wins(shop: Path, monkeypatch: Any) -> None:
-    """Records of the jump before that are still pending are dropped."""
-    place = View.place
-
-    def slow(self: View, bound: Any) -> Any:
-        if bound == 100:
-            time.sleep(0.3)
-        return place(self, bound)
-
-    monkeypatch.setattr(View, "place", slow)
-
-    async def act(hand: Hand) -> None:
-        await hand.see("offset 0 of 1,000")
-        page: Any = hand.app.screen
-        page._rows.jump(700)
-        for thread in threading.enumerate():
-            if thread.name == "browse window":
-                thread.join(30)  # its message is there, and was not taken
-        page._rows.jump(100)
-        await hand.see("offset 100 of 1,000")
-        await hand.pilot.pause()
-        assert "offset 100 of 1,000" in hand.text()
-
-    browse(shop / "orders-0", act)
-
-
-def test_a_search_keeps_its_rows(shop: Path) -> None:
-    """Pending records of an earlier jump are dropped."""
-
-    async def act(hand: Hand) -> None:
-        await hand.see("offset 0 of 1,000")
-        await hand.press("equals_sign")
-        await hand.type("user-007")
-        page: Any = hand.app.screen_stack[-2]
-        page._rows.jump_to_last()
-        for thread in threading.enumerate():
-            if thread.name == "browse window":
-                thread.join(30)
-        hand.app.screen.dismiss((Selection(b"user-007"), ["user-007", ""]))
-        await hand.see("10 matches")
-        await hand.pilot.pause()
-        assert rows(hand) == list(range(7, 1000, 100))
 
     browse(shop / "orders-0", act)
 

@@ -428,10 +428,11 @@ def test_close_by_another_thread_during_a_call(
     """It waits, or the append finds a closed store; nothing is read that is gone."""
     store = open_store(tmp_path, _files=files)
     partition = partition_in(store)
-    closing = threading.Thread(target=store.close)
+    closing, has_begun = threading.Thread(target=store.close), threading.Event()
 
-    def close() -> None:
+    def close() -> None:  # by any thread of the store that makes the call first
         closing.start()
+        has_begun.set()
         closing.join(0.2)
 
     files.act(method, close)
@@ -439,6 +440,7 @@ def test_close_by_another_thread_during_a_call(
         is_in = partition.append(b"second", durable=True) == 1
     except (logstore.errors.StoreClosedError, logstore.LogStoreError):
         is_in = False
+    assert has_begun.wait(20)
     closing.join(20)
     assert not closing.is_alive()
     with logstore.open(tmp_path) as again:
