@@ -17,6 +17,7 @@ import warnings as _warnings
 from typing import Any as _Any
 
 from logstore.lazy import find as _find
+from logstore.lazy import getter as _getter
 from logstore.lazy import table_of as _table_of
 
 __version__ = "0.1.0"
@@ -91,14 +92,12 @@ _MOVED = _table_of(
 __all__ = sorted(_HOMES)
 
 
+_own = _getter(__name__, globals(), _HOMES)
+
+
 def __getattr__(name: str) -> _Any:
-    shown = f"{__name__}.{name}"
-    if name in _HOMES:
-        value = _find(shown, *_HOMES[name])
-        globals()[name] = value
-        return value
     if name in _MOVED:
-        home, inner = _MOVED[name]
+        shown, (home, inner) = f"{__name__}.{name}", _MOVED[name]
         value = getattr(_find(shown, home, ""), inner)
         _warnings.warn(
             f"{shown} is {__name__}.{home}.{inner} now; the old name goes in 0.2",
@@ -106,7 +105,7 @@ def __getattr__(name: str) -> _Any:
             stacklevel=2,
         )
         return value
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
+    return _own(name)
 
 
 def __dir__() -> list[str]:

@@ -14,9 +14,9 @@ first, as ``4.4``: for ``release`` of `Message.decode` and of `check_handover`.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
-from logstore.lazy import find, table_of
+from logstore.lazy import getter, table_of
 
 # The names by the module that has them; kafka.pyi has the same for type checkers.
 _HOMES: Final = table_of(
@@ -33,15 +33,7 @@ _HOMES: Final = table_of(
 
 __all__ = sorted(_HOMES)
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(
-            f"module {__name__!r} has no attribute {name!r}", name=name
-        )
-    value = find(f"{__name__}.{name}", *_HOMES[name])
-    globals()[name] = value
-    return value
+__getattr__ = getter(__name__, globals(), _HOMES)
 
 
 def __dir__() -> list[str]:

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 
-__all__ = ["find", "table_of"]
+__all__ = ["find", "getter", "import_module", "table_of"]
+
+Table: TypeAlias = dict[str, tuple[str, str]]
 
 
-def table_of(homes: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+def table_of(homes: Mapping[str, str]) -> Table:
     """Public name -> (module of this package, its name there).
 
     Args:
@@ -29,36 +31,60 @@ def table_of(homes: Mapping[str, str]) -> dict[str, tuple[str, str]]:
     return table
 
 
+def getter(module: str, names: dict[str, Any], table: Table) -> Callable[[str], Any]:
+    """The ``__getattr__`` of a public module: imports a name at its first use.
+
+    Args:
+        module: its name.
+        names: its globals, which have the value from then on.
+        table: as of `table_of`.
+    """
+
+    def __getattr__(name: str) -> Any:
+        if name not in table:
+            text = f"module {module!r} has no attribute {name!r}"
+            raise AttributeError(text, name=name)
+        names[name] = value = find(f"{module}.{name}", *table[name])
+        return value
+
+    return __getattr__
+
+
 def find(shown: str, home: str, inner: str) -> Any:
-    """Import a module of this package; return its attribute `inner`, or the module if
-    `inner` is empty.
+    """The value of a name in a module of this package; the module for an empty name.
 
     Args:
         shown: the public name, for the error.
 
     Raises:
-        ReentrantCallError: called during the import of the module, from a signal
+        ReentrantCallError: the call came into the import of the module, from a signal
             handler or a finalizer.
-        ImportError: a dependency of the module is missing.
+        ImportError: something that the module needs is missing.
     """
     try:
-        try:
-            module = importlib.import_module(f"{__package__}.{home}")
-        except KeyError:
-            # Python 3.11 and older: a finalizer has imported something while this
-            # thread took the lock of the module (gh-106176).
-            module = importlib.import_module(f"{__package__}.{home}")
+        module = import_module(f"{__package__}.{home}")
     except ImportError as error:
         if not _is_begun(error.name):
             raise
         module = None
     if module is None or (inner and not hasattr(module, inner)):
-        errors = importlib.import_module("logstore.errors")
+        errors = import_module("logstore.errors")
         raise errors.ReentrantCallError(
             f"{shown} is being imported by the call that this one has come into, from "
             f"a signal handler or a finalizer; it did nothing"
         )
     return getattr(module, inner) if inner else module
+
+
+def import_module(name: str) -> Any:
+    """A module, imported at its first use; also inside of another import, by a signal
+    handler or a finalizer."""
+    try:
+        return importlib.import_module(name)
+    except KeyError:
+        # Python 3.11 and older: a finalizer has imported something while this thread
+        # took the lock of the module (gh-106176).
+        return importlib.import_module(name)
 
 
 def _is_begun(name: str | None) -> bool:

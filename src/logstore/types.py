@@ -5,9 +5,9 @@ They are for annotations and `isinstance`; a program rarely creates them itself.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
-from logstore.lazy import find, table_of
+from logstore.lazy import getter, table_of
 
 # The names by the module that has them; types.pyi has the same for type checkers.
 _HOMES: Final = table_of(
@@ -42,15 +42,7 @@ _HOMES: Final = table_of(
 
 __all__ = sorted(_HOMES)
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(
-            f"module {__name__!r} has no attribute {name!r}", name=name
-        )
-    value = find(f"{__name__}.{name}", *_HOMES[name])
-    globals()[name] = value
-    return value
+__getattr__ = getter(__name__, globals(), _HOMES)
 
 
 def __dir__() -> list[str]:

@@ -145,7 +145,7 @@ class StoreFacts:
             alone; is_closed: for logstore.
         points: Kafka's recovery points.
         settings: logstore's settings of its topics.
-        formats: the magic of appends to the topics without settings.
+        formats: the magic of appends to the topics without settings, if requested.
         refused: checkpoint of offsets -> why a broker refuses it.
         cluster: what is known of a KRaft cluster.
         contents: what `verify` finds.
@@ -196,6 +196,7 @@ def look_at(
     *,
     reader: StoreConfig | None = None,
     with_headers: bool = False,
+    with_formats: bool = False,
 ) -> StoreFacts:
     """The facts about a store.
 
@@ -205,6 +206,7 @@ def look_at(
         reader: settings of the store that reads the partitions; None: they are not
             opened.
         with_headers: the reader walks over the headers of the batches, too.
+        with_formats: `formats` is requested, which reads the end of logs.
 
     Raises:
         OSError: the system refuses.
@@ -240,6 +242,10 @@ def look_at(
     if reader is not None:
         is_held = holder is not None
         found, sums = _as_read(root, found, reader, is_held, with_headers)
+    formats: dict[str, int] = {}
+    if with_formats:
+        keys = [one.key for one in found if one.is_listed]
+        formats = _formats(root, keys, settings)
     return StoreFacts(
         root,
         directories,
@@ -259,7 +265,7 @@ def look_at(
         root.files.now_ms(),
         tuple(one for one in found if not one.is_listed or one.key.partition < 0),
         state_of(root).unowned_since,
-        _formats(root, [one.key for one in found if one.is_listed], settings),
+        formats,
         sums,
     )
 

@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from _thread import get_ident
 from typing import Any
 
 from logstore.errors import ReentrantCallError, UnsupportedError, storage_error
+from logstore.lazy import import_module
 
 __all__ = [
     "arrow_batches_module",
     "arrow_module",
     "arrow_routing_module",
     "frames_module",
-    "import_module",
     "pandas_module",
     "polars_module",
 ]
-
-
-def import_module(name: str) -> Any:
-    """A module, imported at its first use; also inside of another import, by a signal
-    handler or a finalizer."""
-    try:
-        return importlib.import_module(name)
-    except KeyError:
-        # Python 3.11 and older: a finalizer has imported something while this thread
-        # took the lock of the module (gh-106176).
-        return importlib.import_module(name)
 
 
 def arrow_module() -> Any:

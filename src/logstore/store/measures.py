@@ -15,9 +15,9 @@ from logstore.errors import LogStoreError, storage_errors
 from logstore.io.checkpoint.ownership import Ownership
 from logstore.io.directory import Directory
 from logstore.io.layout import LOG, TopicPartition, group_files, parse_segment_file
+from logstore.lazy import import_module
 from logstore.log.follow.read_only_log import ReadOnlyLog
 from logstore.log.write.writer import PartitionWriter
-from logstore.record.extras import import_module
 from logstore.segment import Segment
 
 __all__ = ["IdleLogs", "at_measuring", "log_row", "store_row"]

@@ -84,7 +84,8 @@ def check_handover(
                 full, True, on_progress, store_config=store_config, files=files
             )
             reader = None if from_kafka else store_config or StoreConfig()
-            facts = look_at(root, run, reader=reader)
+            with_formats = from_kafka is not False  # only an opening uses them
+            facts = look_at(root, run, reader=reader, with_formats=with_formats)
             to_logstore = not facts.is_own if from_kafka is None else from_kafka
             if to_logstore:
                 findings = [*Opening(facts).findings()]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -94,7 +93,7 @@ class TopicSettings:
         self,
         root: Directory,
         lock_group: int,
-        numbers: Mapping[str, Sequence[int]] = types.MappingProxyType({}),
+        numbers: Mapping[str, Sequence[int]],
     ) -> None:
         self._root = root
         self._numbers = numbers

@@ -25,8 +25,8 @@ from logstore.io.checkpoint.recovery_report import RecoveryAction
 from logstore.io.checkpoint.topic_identity import counts_in
 from logstore.io.directory import Directory
 from logstore.io.layout import TopicPartition
+from logstore.lazy import import_module
 from logstore.log.write.writer import PartitionWriter
-from logstore.record.extras import import_module
 from logstore.store.context import StoreContext
 from logstore.store.publication.publisher import Publisher
 from logstore.store.topic.open_topics import OpenTopics

@@ -39,14 +39,14 @@ def root(disk: MemoryDisk) -> Iterator[Directory]:
 @pytest.fixture
 def settings(root: Directory) -> TopicSettings:
     """Settings of one topic, persisted."""
-    settings = TopicSettings(root, 0)
+    settings = TopicSettings(root, 0, {})
     settings.write("a", ONE)
     return settings
 
 
 def stored(root: Directory) -> dict[str, dict[str, Any]]:
     """Settings in the file."""
-    found = TopicSettings(root, 0)
+    found = TopicSettings(root, 0, {})
     found.read(lambda action: pytest.fail(str(action)))
     return found.stored
 
@@ -118,7 +118,7 @@ def test_settings_that_opening_has_changed_are_persisted_before_the_first_change
 def test_damaged_file_is_kept_when_another_one_is_written(root: Directory) -> None:
     root.write_file(layout.TOPICS, b"no settings")
     actions: list[Any] = []
-    settings = TopicSettings(root, 0)
+    settings = TopicSettings(root, 0, {})
     settings.read(actions.append)
     assert [action.label for action in actions] == ["state-damaged"]
     settings.write("a", ONE)
