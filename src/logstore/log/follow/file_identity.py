@@ -95,6 +95,9 @@ class LogFiles:
 
     Attributes:
         is_foreign: another program writes the log, and so may replace segments.
+        has_last_stayed: certainly the last file of a foreign log was not written while
+            the log was loaded. What looks like damage may else be of two moments: from
+            before and after it was truncated, or from within an append.
     """
 
     def __init__(self, directory: Directory, *, is_foreign: bool) -> None:
@@ -105,6 +108,7 @@ class LogFiles:
         self._stamps: dict[str, _Stamp] = {}
         # For a foreign log: the stamp of its last file before it was read.
         self._last: _Stamp | None = None
+        self.has_last_stayed = True
         # The ends that it had; the newest is last.
         self._ends: deque[LogEnd] = deque(maxlen=_ENDS_MAX)
         # Position and bytes of the damage that was found in its last file.
@@ -169,8 +173,12 @@ class LogFiles:
             name = segments[-1].file.name(LOG)
             self._last = self._before.get(name)
             stamp = self._stamps.get(name)
-            if stamp is not None and stamp.size == torn_size:
-                self._torn = torn_size, self._settled(stamp.mtime_ns, self._begun_ms)
+            if stamp is not None:
+                settled_ns = self._settled(stamp.mtime_ns, self._begun_ms)
+                if stamp.size == torn_size:
+                    self._torn = torn_size, settled_ns
+                if self.is_foreign:
+                    self.has_last_stayed = stamp == self._last and settled_ns >= 0
             # An empty segment does not show what is below it.
             for segment in segments[-2:] if not segments[-1].size else segments[-1:]:
                 if not segment.is_lost:

@@ -77,6 +77,7 @@ class Loader(NamedTuple):
             LogStoreError: it cannot be read.
         """
         stamp: PartitionStamp | None = None
+        damage = ""
         for attempt in range(ATTEMPTS):
             try:
                 # Everything read from now on is later than this stamp.
@@ -89,7 +90,9 @@ class Loader(NamedTuple):
                 if not isinstance(error, OSError):
                     raise
                 raise storage_error(error, "read", self.directory.path) from error
-            if is_same:
+            found, damage = damage, str(loaded.log.damage or "")
+            # Behind damage another program may append all the time: it is found again.
+            if is_same and (damage == found or loaded.files.has_last_stayed):
                 break
         _record_damage(loaded)
         return loaded

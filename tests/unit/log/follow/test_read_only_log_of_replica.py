@@ -110,6 +110,53 @@ def test_replica_truncates_its_log_at_any_call_of_a_look(
     assert steps.total >= 10
 
 
+def test_batch_that_is_whole_by_now_is_no_damage(tmp_path: Path) -> None:
+    """The log grows between the look at its size and its first read. It has no recovery
+    point: so an intact batch at its end, or behind that, would show damage."""
+    log, old, _, _ = two_logs(tmp_path, 40, 20)
+    cut = frames(log)[30].pos + 20
+    log.write_bytes(old[:cut])
+    time.sleep(TICK_S)
+    files = FaultyFiles()
+
+    def grow(method: str, name: str) -> None:
+        if method == "read" and name == log.name and log.stat().st_size == cut:
+            log.write_bytes(old)
+
+    with open_store(tmp_path / "one", read_only=True, _files=files) as reading:
+        files.before = grow
+        reader = reading.topic("orders")[0]
+        assert log.read_bytes() == old
+        files.before = None
+        time.sleep(TICK_S)
+        assert list(WAYS["read"](reader)) == list(range(reader.end_offset))
+        assert reader._log.loaded.damage is None
+
+
+def test_damage_is_found_while_the_log_grows_behind_it(tmp_path: Path) -> None:
+    """At every read: a second load finds it again, and that is enough."""
+    log, data, _, _ = two_logs(tmp_path, 40, 20)
+    batches = frames(log)
+    damaged = bytearray(data)
+    damaged[batches[30].pos + 70] ^= 1
+    log.write_bytes(damaged[: batches[35].pos])
+    time.sleep(TICK_S)
+    files, sizes = FaultyFiles(), iter(range(batches[35].pos, len(data), 10))
+
+    def grow(method: str, name: str) -> None:
+        if method == "read" and name == log.name:
+            log.write_bytes(damaged[: next(sizes, len(data))])
+
+    with open_store(tmp_path / "one", read_only=True, _files=files) as reading:
+        files.before = grow
+        reader = reading.topic("orders")[0]
+        files.before = None
+        assert files.count("list", "orders-0") <= 2 * 2
+        with pytest.raises(CorruptRecordError) as caught:
+            list(reader.read())
+        assert caught.value.position == batches[30].pos
+
+
 @pytest.mark.parametrize("has_rolled", [True, False], ids=["rolls", "stays"])
 def test_replica_that_truncates_at_any_call_of_a_look_writes_down_its_epochs(
     tmp_path: Path, has_rolled: bool
