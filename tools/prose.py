@@ -121,8 +121,10 @@ def texts_of(path: Path) -> Iterator[Text]:
             if docstring is not None:
                 yield Text("docstrings", path, node.body[0].lineno, docstring)
         elif isinstance(node, ast.Call):
-            name = ast.unparse(node.func)
-            if name.endswith("Error"):
+            func = node.func
+            name = func.attr if isinstance(func, ast.Attribute) else None
+            name = func.id if isinstance(func, ast.Name) else name
+            if name is not None and name.endswith("Error"):
                 for argument in node.args[:1]:
                     yield Text("errors", path, node.lineno, _literal(argument))
             for keyword in node.keywords:
@@ -172,21 +174,33 @@ def c_comments(path: Path) -> Iterator[Text]:
         yield Text("C comments", path, source.count("\n", 0, found.start()) + 1, text)
 
 
-def rooms() -> Iterator[tuple[str, Text]]:
-    """Docstrings and comments, with the room that they are in."""
+def rooms(wanted: set[Path] | None = None) -> Iterator[tuple[str, Text]]:
+    """Docstrings and comments, with the room that they are in.
+
+    Args:
+        wanted: only of these files and directories.
+    """
+    for room, path in _files():
+        if not wanted or wanted & {path, *path.parents}:
+            texts = c_comments(path) if room == "C" else texts_of(path)
+            yield from ((room, text) for text in texts)
+
+
+def _files() -> Iterator[tuple[str, Path]]:
+    """The files with docstrings and comments, with the room that they are in."""
     package = ROOT / "src" / "logstore"
     for path in sources():
         inside = path.relative_to(package).parts if path.is_relative_to(package) else ()
         room = (inside[0] if len(inside) > 1 else "root") if inside else "connector"
-        yield from ((room, one) for one in texts_of(path))
+        yield room, path
     for path in sorted(package.rglob("*.[ch]")):
         if path.name != "_ls.c":  # cffi's
-            yield from (("C", one) for one in c_comments(path))
+            yield "C", path
     tests = [*(ROOT / "tests").rglob("*.py"), *(ROOT / "bench").rglob("*.py")]
     tests += [*(ROOT / "connectors" / "spark" / "tests").rglob("*.py")]
     for path in sorted(tests):
         if "data" not in path.parts:
-            yield from (("tests", one) for one in texts_of(path))
+            yield "tests", path
 
 
 def count_by_room() -> dict[str, tuple[int, int, int, int]]:
@@ -209,9 +223,7 @@ def count_by_room() -> dict[str, tuple[int, int, int, int]]:
 
 def turns_in(wanted: set[Path]) -> Iterator[str]:
     """Lines about the turns, phrases and first words in these files and directories."""
-    for _, text in rooms():
-        if wanted and not wanted & {text.path, *text.path.parents}:
-            continue
+    for _, text in rooms(wanted):
         plain, where = prose(text.text), text.path.relative_to(ROOT)
         for name, pattern in {**_TURNS, **_PATTERNS}.items():
             for found in pattern.finditer(plain):
