@@ -21,7 +21,7 @@ from typing import Final
 
 import logstore
 from logstore.cli.browse.browser import Browser
-from logstore.cli.browse.catalog import Catalog
+from logstore.cli.browse.catalog import BrowserCatalog
 from logstore.cli.browse.document_view import DocumentView
 from logstore.cli.browse.payload import Document
 
@@ -58,7 +58,7 @@ def fill(path: Path) -> None:
 
 
 async def _exported(path: str) -> str:
-    with contextlib.closing(Catalog(path)) as catalog:
+    with contextlib.closing(BrowserCatalog(path)) as catalog:
         app = Browser(catalog, start=12_336)
         async with app.run_test(size=SIZE) as pilot:
             end = time.monotonic() + WAIT_S

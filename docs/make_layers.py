@@ -59,7 +59,7 @@ LAYERS: Final[tuple[dict[str, str], ...]] = (
 # reader.
 INSIDE: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
     "broker": (
-        ("directories", "placement", "progress", "releases"),
+        ("directories", "lag", "placement", "releases"),
         ("fields",),
         ("schemas",),
         ("kafka_records",),
@@ -86,8 +86,8 @@ INSIDE: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
         ("group_file",),
     ),
     "group.member": (
-        ("assignors", "open_group", "others"),
-        ("generations",),
+        ("assignors", "liveness", "open_group"),
+        ("next_generation",),
         ("holder",),
         ("membership",),
     ),
@@ -123,7 +123,7 @@ INSIDE: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
         ("copy",),
         ("lifetime",),
         ("store",),
-        ("inside", "opening"),
+        ("opening", "package_access"),
     ),
     "store.catalog": (
         ("identifying", "message_format", "topic_ids"),

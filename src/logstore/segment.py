@@ -32,7 +32,7 @@ from logstore.io.directory import Directory
 from logstore.io.file_cache import Descriptors
 from logstore.io.layout import INDEX, LOG, TIME_INDEX
 from logstore.io.segment_info import OffsetPosition, SegmentInfo
-from logstore.io.segment_place import LocalFile, Place, Rest
+from logstore.io.segment_place import FollowingSegments, LocalFile, Place
 from logstore.record.decoder import Damage
 from logstore.record.file_walk import FileWalk, larger_buffer
 
@@ -164,7 +164,7 @@ class Segment(native.SegmentFields):
         self,
         view: memoryview,
         pos: int,
-        rest: Rest = (),
+        rest: FollowingSegments = (),
         stop: int = native.OFFSET_MAX,
     ) -> int:
         """Fill `view` from byte `pos`, not past `size`; return the bytes read.
@@ -347,7 +347,7 @@ class Segment(native.SegmentFields):
         self,
         pos: int,
         buffer: native.Buffer | None = None,
-        rest: Rest = (),
+        rest: FollowingSegments = (),
         stop: int = native.OFFSET_MAX,
     ) -> tuple[native.BatchHeader, native.Buffer, int] | None:
         """The header of the batch at `pos`, checksum checked; the buffer with the
@@ -467,7 +467,7 @@ class Segment(native.SegmentFields):
         self,
         offset: int,
         buffer: native.Buffer,
-        rest: Rest = (),
+        rest: FollowingSegments = (),
         stop: int = native.OFFSET_MAX,
     ) -> FileWalk:
         """A walk from there on. It has the bytes that were read to find the place, if

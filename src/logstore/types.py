@@ -12,7 +12,7 @@ from logstore.lazy import getter, table_of
 # The names by the module that has them; types.pyi has the same for type checkers.
 _HOMES: Final = table_of(
     {
-        "broker.progress": "GroupPartition OffsetChange",
+        "broker.lag": "GroupPartition OffsetChange",
         "errors": "Holder",
         "group.consumer.options": "OffsetAndTimestamp OffsetStore",
         "group.consumer.transaction": "ConsumerTransaction",

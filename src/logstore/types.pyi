@@ -1,5 +1,5 @@
-from logstore.broker.progress import GroupPartition as GroupPartition
-from logstore.broker.progress import OffsetChange as OffsetChange
+from logstore.broker.lag import GroupPartition as GroupPartition
+from logstore.broker.lag import OffsetChange as OffsetChange
 from logstore.errors import Holder as Holder
 from logstore.group.consumer.options import OffsetAndTimestamp as OffsetAndTimestamp
 from logstore.group.consumer.options import OffsetStore as OffsetStore

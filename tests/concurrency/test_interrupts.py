@@ -23,7 +23,7 @@ import pytest
 import logstore
 from logstore import _native as native
 from logstore.io.checkpoint.growing_file import GrowingFile
-from logstore.log.write.durable_point import DurablePoint
+from logstore.log.write.durable_point import DurablePointWriter
 from logstore.log.write.exclusive import ExclusiveLog
 from logstore.store.catalog.topics import Catalog
 from logstore.store.opening import open_store
@@ -223,7 +223,7 @@ def test_roll_whose_undoing_is_interrupted_at_any_line_leaves_sound_indexes(
             partition = new_partition(store, index_interval_bytes=100)
             fill(partition, 12, call=1)
             with mock.patch.object(
-                DurablePoint, "record", side_effect=[Interrupt, None, None]
+                DurablePointWriter, "record", side_effect=[Interrupt, None, None]
             ):
                 interrupted = interrupted_at(line, lambda p: p.roll(), partition)
             with contextlib.suppress(logstore.errors.SyncFailedError):

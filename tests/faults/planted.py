@@ -159,7 +159,7 @@ BUGS = (
         "log/write/log_writer.py",
         (("durable, cuts, limit))\n        if self.appended",
           "durable, cuts, limit))\n"
-          "        self.point.record(self.extent, writer.state.copy())\n"
+          "        self.point.record(self.bounds, writer.state.copy())\n"
           "        if self.appended"),),
         "disk_states",
         _APPENDS,
@@ -265,7 +265,7 @@ BUGS = (
     Bug(
         "a roll does not sync the old segment",
         "log/write/log_writer.py",
-        (("        active.sync(writer, self.extent.durable)\n        base = ",
+        (("        active.sync(writer, self.bounds.durable)\n        base = ",
           "        base = "),),
         "disk_states",
         (*_APPENDS, "roll"),
@@ -340,12 +340,12 @@ BUGS = (
     Bug(
         "an append that fails behind a roll leaves the state as it is",
         "log/write/log_writer.py",
-        (("            self.point.commit(self.extent, active.state, "
+        (("            self.point.commit(self.bounds, active.state, "
           "is_truncating=True)\n", ""),
-         ("            self.point.commit(self.extent, active.writer.state)\n"
+         ("            self.point.commit(self.bounds, active.writer.state)\n"
           "            self.point.is_barred", "            self.point.is_barred"),
          ("        self.point.must_record = self.health.is_blocked = True\n", ""),
-         ("        self.point.record(self.extent, state, is_truncating=not is_done)\n",
+         ("        self.point.record(self.bounds, state, is_truncating=not is_done)\n",
           "")),
         "failing_calls",
         ("append many", "append batches"),
@@ -440,9 +440,9 @@ BUGS = (
         "the base offset is chosen before the lock is taken",
         "log/write/appender.py",
         (("        with log.lock:\n            log.get_ready()\n"
-          "            base = log.extent.end\n"
+          "            base = log.bounds.end\n"
           "            self.check_expected(expected_offset, count)\n",
-          "        base = log.extent.end\n        with log.lock:\n"
+          "        base = log.bounds.end\n        with log.lock:\n"
           "            log.get_ready()\n"
           "            self.check_expected(expected_offset, count)\n"),),
         "reentry",

@@ -66,7 +66,7 @@ BUGS_OF_COMPACTION = (
         "the files of the swap count before its commit",
         "log/write/replacement.py",
         (("        log.point.swapping = (new.base_offset,)\n"
-          "        log.point.write(log.extent, state)\n", ""),),
+          "        log.point.write(log.bounds, state)\n", ""),),
         "compactions",
         quick=1,
     ),

@@ -8,7 +8,7 @@ PRODUCER_BUGS = (
     Bug(
         "the batches of a producer are checked, and not added to its state",
         "log/write/appender.py",
-        (("                log.idempotence.add(sent, base, log.extent.end)\n",
+        (("                log.idempotence.add(sent, base, log.bounds.end)\n",
           "                log.idempotence._is_adding = False\n"),),
         "producers",
         quick=1,
@@ -52,10 +52,10 @@ PRODUCER_BUGS = (
     Bug(
         "a snapshot of a deleted segment is left, and believed",
         "log/write/idempotence.py",
-        (("offset for offset in offsets if first <= offset <= extent.end",
-          "offset for offset in offsets if offset <= extent.end"),
-         ("        if self._written == extent.end:\n",
-          "        if extent.start or self._written == extent.end:\n"),
+        (("offset for offset in offsets if first <= offset <= bounds.end",
+          "offset for offset in offsets if offset <= bounds.end"),
+         ("        if self._written == bounds.end:\n",
+          "        if bounds.start or self._written == bounds.end:\n"),
          ("            directory.unlink(segment_file(self._stray, SNAPSHOT), "
           "missing_ok=True)\n", "            pass\n")),
         "producers",

@@ -135,7 +135,7 @@ BUGS_OF_SERVICES = (
     Bug(
         "a batch that a producer sends again is not known",
         "log/write/appender.py",
-        (("                log.idempotence.add(sent, base, log.extent.end)\n",
+        (("                log.idempotence.add(sent, base, log.bounds.end)\n",
           "                log.idempotence._is_adding = False\n"),),
         "recorded_calls",
         ("power cuts", "producers"),

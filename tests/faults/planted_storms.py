@@ -30,10 +30,10 @@ BUGS_OF_STORMS = (
         "an append of many records takes no lock",
         "log/write/appender.py",
         (("        with log.lock:\n            log.get_ready()\n"
-          "            base = log.extent.end\n"
+          "            base = log.bounds.end\n"
           "            self.check_expected(expected_offset, count)\n",
           "        if True:\n            log.get_ready()\n"
-          "            base = log.extent.end\n"
+          "            base = log.bounds.end\n"
           "            self.check_expected(expected_offset, count)\n"),),
         "storms",
         quick=1,

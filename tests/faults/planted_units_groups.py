@@ -135,10 +135,10 @@ BUGS_OF_GROUP_ROOMS = (
     ),
     unit_bug(
         "the partition of a topic that was made again keeps its row",
-        "group/member/generations.py",
+        "group/member/next_generation.py",
         "if row is not None and row.topic_id == topic_id and not is_fenced:",
         "if row is not None and not is_fenced:",
-        "group/member/test_generations.py",
+        "group/member/test_next_generation.py",
     ),
     unit_bug(
         "the mutex of a group is taken without reading what others have appended",
@@ -156,10 +156,10 @@ BUGS_OF_GROUP_ROOMS = (
     ),
     unit_bug(
         "a member that hangs a second time is not reported",
-        "group/member/others.py",
+        "group/member/liveness.py",
         "                self._reported.discard(member.slot)\n",
         "                pass\n",
-        "group/member/test_others.py",
+        "group/member/test_liveness.py",
     ),
     unit_bug(
         "a published position has the time of an older commit",
@@ -221,10 +221,10 @@ BUGS_OF_GROUP_ROOMS = (
     ),
     unit_bug(
         "a group with one unknown lag has none",
-        "broker/progress.py",
+        "broker/lag.py",
         "return sum(known) if known else None",
         "return sum(known) if len(known) == len(self.partitions) else None",
-        "broker/test_progress.py",
+        "broker/test_lag.py",
     ),
     unit_bug(
         "members compare their polls by a clock that can be set",

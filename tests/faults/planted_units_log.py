@@ -150,7 +150,7 @@ BUGS_OF_LOGS = (
         "log/write/durable_page.py",
         "if self._file is not None and cuts == self._cuts:",
         "if self._file is not None:",
-        "log/follow/test_durable_news.py",
+        "log/follow/test_durable_updates.py",
     ),
     unit_bug(
         "a segment of another size gets a digest",
@@ -162,8 +162,8 @@ BUGS_OF_LOGS = (
     unit_bug(
         "records whose sync is in doubt count as durable",
         "log/write/exclusive.py",
-        "self._log.set_durable(min(offset, self._log.extent.durable))",
-        "self._log.set_durable(max(offset, self._log.extent.durable))",
+        "self._log.set_durable(min(offset, self._log.bounds.durable))",
+        "self._log.set_durable(max(offset, self._log.bounds.durable))",
         "log/write/test_exclusive.py",
     ),
     unit_bug(
@@ -379,10 +379,10 @@ BUGS_OF_LOGS = (
     ),
     unit_bug(
         "what another log's writer told of its syncs is believed of this one",
-        "log/follow/durable_news.py",
+        "log/follow/durable_updates.py",
         "            self._log, self.offset = log, -1\n",
         "            self._log = log\n",
-        "log/follow/test_durable_news.py",
+        "log/follow/test_durable_updates.py",
     ),
     unit_bug(
         "segments that the state says are deleted stay in front of a log",

@@ -142,7 +142,7 @@ BUGS_OF_STORES = (
     unit_bug(
         "other records in the place of published ones are cut off",
         "store/publication/unfinished.py",
-        "            if found_in(context.root, key, span) is not Found.OTHER:\n",
+        "            if found_in(context.root, key, span) is not SpanState.OTHER:\n",
         "            if True:\n",
         "store/publication/test_unfinished.py",
     ),

@@ -393,14 +393,14 @@ def _repeat(
 
 def _state(partition: Partition, now_ms: int) -> dict[int, Any]:
     log = appends_of(partition).writer()._log
-    return _shown(log.idempotence._upto(log.extent), now_ms)
+    return _shown(log.idempotence._upto(log.bounds), now_ms)
 
 
 def _scanned(partition: Partition, now_ms: int) -> dict[int, Any]:
     """The same, by a scan of the whole log."""
     log = appends_of(partition).writer()._log
     producers = Producers(0)
-    Idempotence(log.context, 0)._read_on(producers, log.extent)
+    Idempotence(log.context, 0)._read_on(producers, log.bounds)
     return _shown(producers, now_ms)
 
 

@@ -10,7 +10,7 @@ import logstore
 from faults.scene_log import Log, Plan
 from faults.scene_state import SceneState
 from faults.watched import Broken
-from logstore.store.inside import publication_key
+from logstore.store.package_access import publication_key
 
 
 class Reads(SceneState):

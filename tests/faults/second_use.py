@@ -27,7 +27,7 @@ from faults.second_use_reading import Readings
 from faults.second_use_staging import Stages
 from faults.second_use_state import CLOSED, GONE, REFUSED, Log, Wrong
 from logstore import LogStoreError
-from logstore.store.inside import publication_key
+from logstore.store.package_access import publication_key
 
 NAME = "second_use"
 UNIT = "second uses"

@@ -15,7 +15,7 @@ from logstore import Store, TopicPartition
 from logstore.group.consumer.transaction import GroupPositions
 from logstore.group.file import group_file
 from logstore.io import layout
-from logstore.store.inside import files_directory
+from logstore.store.package_access import files_directory
 
 __all__ = [
     "COMMITS",

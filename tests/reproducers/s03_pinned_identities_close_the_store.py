@@ -14,7 +14,7 @@ import tempfile
 
 import logstore as ls
 from logstore.io.checkpoint import checkpoints
-from logstore.io.checkpoint.ledger import Entry
+from logstore.io.checkpoint.ledger import LedgerEntry
 from logstore.io.checkpoint.publications import remembered
 from logstore.io.directory import Directory
 from logstore.io.files import Files
@@ -32,7 +32,8 @@ if sys.argv[1:] != ["all"]:
     root = Directory.open_root(Files(), path)
     n = 1950
     entries = {
-        f"{i:06d}" + pad: Entry(1, 0, 1, pad, True, os.urandom(4096)) for i in range(n)
+        f"{i:06d}" + pad: LedgerEntry(1, 0, 1, pad, True, os.urandom(4096))
+        for i in range(n)
     }
     checkpoints.write_state(root, ".logstore-published", remembered(entries))
     root.close()

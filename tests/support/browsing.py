@@ -23,7 +23,7 @@ from rich.cells import cell_len
 
 import logstore
 from logstore.cli.browse.browser import Browser
-from logstore.cli.browse.catalog import Catalog
+from logstore.cli.browse.catalog import BrowserCatalog
 
 _WAIT_S: Final = 30
 _SVG_TEXT: Final = "{http://www.w3.org/2000/svg}text"
@@ -114,7 +114,9 @@ def browse(
     """Run the browser on a path; returns what it ended with."""
 
     async def run() -> int | None:
-        with contextlib.closing(Catalog(str(path), topics, numbers, config)) as catalog:
+        with contextlib.closing(
+            BrowserCatalog(str(path), topics, numbers, config)
+        ) as catalog:
             app = Browser(catalog, config=config, start=start)
             async with app.run_test(size=size) as pilot:
                 await act(Hand(app, pilot))

@@ -11,7 +11,7 @@ import pyarrow as pa
 import logstore
 from logstore import _native as native
 from logstore.io.files import Files, replaced_calls
-from logstore.log.write.extent import Extent
+from logstore.log.write.log_bounds import LogBounds
 
 __all__ = [
     "NEVER",
@@ -100,7 +100,7 @@ def parts_of_no_log() -> list[Any]:
     log, health = native.LogFields(), native.HealthFields()
     lock, facts = native.Mutex(8, "a log"), native.StepFacts()
     return [
-        log, health, lock, print, Extent, (), replaced_calls(Files()), facts,
+        log, health, lock, print, LogBounds, (), replaced_calls(Files()), facts,
         facts.address,
     ]  # fmt: skip
 

@@ -30,7 +30,7 @@ from logstore import (
 )
 from logstore.errors import PartitionNotFoundError
 from logstore.log.read.options import ReadOptions
-from logstore.store.inside import publication_key, readable_end
+from logstore.store.package_access import publication_key, readable_end
 from pyspark_logstore.read.offsets import Bounds, LossPolicy, Mark
 from pyspark_logstore.read.options import Selection, SourceOptions
 

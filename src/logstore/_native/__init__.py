@@ -138,7 +138,7 @@ from logstore._native.decoding import (
 )
 from logstore._native.encoding import (
     BATCH_HEADER_BYTES,
-    Rows,
+    EncodedColumns,
     Slices,
     assign_offset,
     has_producer,
@@ -281,7 +281,7 @@ __all__ = [
     "ProducerTable",
     "Record",
     "RollLimits",
-    "Rows",
+    "EncodedColumns",
     "Scan",
     "SegmentFields",
     "SegmentState",

@@ -166,8 +166,8 @@ def point(
 # What steps of C read and write of a part of a log, which inherits it. The part says
 # what it means.
 class LogFields:
-    __slots__ = ("extent",)
-    extent: Any
+    __slots__ = ("bounds",)
+    bounds: Any
 
 class HealthFields:
     __slots__ = ("is_blocked", "is_poisoned", "is_torn")
@@ -198,7 +198,7 @@ class PreparedAppend:
         health: HealthFields,
         lock: Mutex,
         undo: Callable[[Any, BaseException], BaseException],
-        extent: type[tuple[Any, ...]],
+        bounds: type[tuple[Any, ...]],
         quiet: tuple[Sized, ...],
         methods: tuple[Callable[..., Any] | None, ...],
         facts: StepFacts,

@@ -158,7 +158,7 @@ def last_batch(data: Any, size: int) -> tuple[int, Scan]:
     return (int(batch.pos) if walk.batches else -1), scan
 
 
-class Walk(NamedTuple):
+class WalkResult(NamedTuple):
     """The result of a walk that keeps no headers: as `Scan`, with the number of batches
     and whether a compressed one of magic 0 or 1 was among them."""
 
@@ -177,12 +177,12 @@ def walk_batches(
     pos: int = 0,
     last_offset: int = -1,
     checks: int = CHECK_ALL,
-) -> Walk:
+) -> WalkResult:
     """Walk over all batches of data[pos, size). Never raises for bad bytes."""
     walk = ffi.new("ls_walk *", {"pos": pos, "last_offset": last_offset})
     status = lib.ls_scan_batches(data, size, checks, ffi.NULL, 0, walk)
     error = native_error(status, walk.error) if status < 0 else None
-    return Walk(
+    return WalkResult(
         walk.pos, walk.last_offset, walk.count, walk.stop, error, bool(walk.wrappers)
     )
 

@@ -164,7 +164,7 @@ class CompactedCounts(NamedTuple):
     batches_changed: int
 
 
-class Walked(NamedTuple):
+class CompactionStep(NamedTuple):
     """Where a call ended.
 
     Attributes:
@@ -276,7 +276,7 @@ class Compaction:
 
     def map_batches(
         self, data: Any, size: int, *, pos: int, last_offset: int, checks: int
-    ) -> Walked:
+    ) -> CompactionStep:
         """Put the keys of batches into the map, up to a compressed one, or as many as
         fit."""
         walk = self._walk
@@ -329,7 +329,7 @@ class Compaction:
         pos: int,
         last_offset: int,
         checks: int,
-    ) -> Walked:
+    ) -> CompactionStep:
         """Put what stays of batches into `out`, up to a compressed one, or as much as
         fits."""
         walk = self._walk
@@ -386,11 +386,11 @@ class Compaction:
             raise native_error(status, error)
         return status, out.view[: int(self._bytes[0])], headers_of(self._made)[0]
 
-    def _walked(self, status: int, size: int = 0) -> Walked:
+    def _walked(self, status: int, size: int = 0) -> CompactionStep:
         walk = self._walk
         error = native_error(status, walk.error) if status < 0 else None
         needed = int(walk.error.expected) if status >= 0 else 0
-        return Walked(
+        return CompactionStep(
             int(walk.pos), int(walk.last_offset), int(walk.stop), error, size, needed
         )
 

@@ -97,7 +97,7 @@ class Slices:
 _START: Final = ffi.new("ls_cursor *")  # where every encoding begins
 
 
-class Rows:
+class EncodedColumns:
     """Records to be written, as columns in C's form, and the progress of the encoding.
 
     Attributes:

@@ -345,22 +345,22 @@ static PyObject *pyrecords_append_prepare(PyObject *object, PyObject *const *arg
 }
 
 /*
- * PreparedAppend(log, health, lock, undo, extent, quiet, methods, facts, address): `undo(writer, error)` is called with
+ * PreparedAppend(log, health, lock, undo, bounds, quiet, methods, facts, address): `undo(writer, error)` is called with
  * the lock: it undoes a write that has failed, and returns the error to be raised.  `methods` are called in place of the
  * system, as pyrecords_bind_system has them.  `facts` owns an ls_step_facts, which has that address.
  */
 static PyObject *pyrecords_append_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"log", "health", "lock", "undo", "extent", "quiet", "methods", "facts", "address", NULL};
-    PyObject *log, *health, *lock, *undo, *extent, *quiet, *methods, *facts;
+    static char *names[] = {"log", "health", "lock", "undo", "bounds", "quiet", "methods", "facts", "address", NULL};
+    PyObject *log, *health, *lock, *undo, *bounds, *quiet, *methods, *facts;
     unsigned long long address;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!O!OO!O!O!OK", names, pyrecords_log_type, &log,
                                      pyrecords_health_type, &health, pyrecords_locks->mutex, &lock, &undo, &PyType_Type,
-                                     &extent, &PyTuple_Type, &quiet, &PyTuple_Type, &methods, &facts, &address)) {
+                                     &bounds, &PyTuple_Type, &quiet, &PyTuple_Type, &methods, &facts, &address)) {
         return NULL;
     }
-    if (!PyType_IsSubtype((PyTypeObject *)extent, &PyTuple_Type)) {
-        PyErr_SetString(PyExc_TypeError, "extent is no type of tuples");
+    if (!PyType_IsSubtype((PyTypeObject *)bounds, &PyTuple_Type)) {
+        PyErr_SetString(PyExc_TypeError, "bounds is no type of tuples");
         return NULL;
     }
     allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
@@ -368,7 +368,7 @@ static PyObject *pyrecords_append_new(PyTypeObject *type, PyObject *args, PyObje
     if (self == NULL) {
         return NULL;
     }
-    PyObject *items[] = {log, health, lock, undo, extent, quiet, facts};
+    PyObject *items[] = {log, health, lock, undo, bounds, quiet, facts};
     for (size_t i = 0; i < sizeof(items) / sizeof(items[0]); i++) {
         Py_INCREF(items[i]);
     }
@@ -376,7 +376,7 @@ static PyObject *pyrecords_append_new(PyTypeObject *type, PyObject *args, PyObje
     self->health = (pyrecords_health *)health;
     self->lock = (pylocks_mutex *)lock;
     self->undo = undo;
-    self->extent = extent;
+    self->bounds = bounds;
     self->quiet = quiet;
     self->facts_owner = facts;
     self->facts = (ls_step_facts *)(uintptr_t)address;
@@ -395,7 +395,7 @@ static int pyrecords_append_traverse(PyObject *object, visitproc visit, void *ar
     Py_VISIT(self->health);
     Py_VISIT(self->lock);
     Py_VISIT(self->undo);
-    Py_VISIT(self->extent);
+    Py_VISIT(self->bounds);
     Py_VISIT(self->quiet);
     Py_VISIT(self->facts_owner);
     for (int i = 0; i < PYRECORDS_CALLS; i++) {
@@ -425,7 +425,7 @@ static void pyrecords_append_dealloc(PyObject *object)
     Py_CLEAR(self->health);
     Py_CLEAR(self->lock);
     Py_CLEAR(self->undo);
-    Py_CLEAR(self->extent);
+    Py_CLEAR(self->bounds);
     Py_CLEAR(self->quiet);
     Py_CLEAR(self->facts_owner);
     for (int i = 0; i < PYRECORDS_CALLS; i++) {

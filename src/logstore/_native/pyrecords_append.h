@@ -14,7 +14,7 @@
  */
 typedef struct {
     PyObject_HEAD
-    PyObject *extent; /* Extent */
+    PyObject *bounds; /* LogBounds */
 } pyrecords_log;
 
 typedef struct {
@@ -76,7 +76,7 @@ typedef struct {
     pyrecords_health *health;
     pylocks_mutex *lock;
     PyObject *undo;   /* a method of the log: undoes a write of a writer that has failed, and returns its error */
-    PyObject *extent; /* the type Extent */
+    PyObject *bounds; /* the type LogBounds */
     PyObject *quiet;  /* a tuple of containers: while one of them is not empty, records go the usual way */
     PyObject *facts_owner; /* StepFacts: it owns `facts`, whose fields hold until the lock is taken, and their state */
     ls_step_facts *facts;
@@ -163,7 +163,7 @@ int pyrecords_prepare_steps(void);
 
 /* ---------------------------------------------------------------- what steps are made of (pyrecords_write.c) */
 
-enum { PYRECORDS_EXTENT_ITEMS = 6, PYRECORDS_EXTENT_END = 2, PYRECORDS_EXTENT_DURABLE = 3 };
+enum { PYRECORDS_BOUNDS_ITEMS = 6, PYRECORDS_BOUNDS_END = 2, PYRECORDS_BOUNDS_DURABLE = 3 };
 
 /* Whether nothing speaks against an append, or a sync, of this kind.  Runs no Python code. */
 int pyrecords_is_ready(const pyrecords_append *self);
@@ -174,16 +174,16 @@ int pyrecords_is_open(const pyrecords_append *self);
 /* The same for a thread that has the lock: it reports what has failed in the background, and wakes readers itself. */
 int pyrecords_is_held_ready(const pyrecords_append *self);
 
-/* An Extent without items; NULL with an error set. */
-PyObject *pyrecords_new_extent(PyObject *type);
+/* LogBounds without items; NULL with an error set. */
+PyObject *pyrecords_new_bounds(PyObject *type);
 
 /*
- * Give an Extent the items of the log's Extent, except for one of them: 1; 0 if the log has no Extent; -1 with an
+ * Give LogBounds the items of the log's LogBounds, except for one of them: 1; 0 if the log has no LogBounds; -1 with an
  * error set.
  */
-int pyrecords_fill_extent(const pyrecords_append *self, PyObject *next, Py_ssize_t place, PyObject *other);
+int pyrecords_fill_bounds(const pyrecords_append *self, PyObject *next, Py_ssize_t place, PyObject *other);
 
-/* An offset that the extent of the log has; -1 with an error set. */
+/* An offset of the log's bounds; -1 with an error set. */
 int64_t pyrecords_extent_offset(const pyrecords_append *self, Py_ssize_t place);
 
 /* Set a field of a part. */

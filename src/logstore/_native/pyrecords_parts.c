@@ -65,7 +65,7 @@ void pyrecords_set(PyObject **field, PyObject *value)
 /* ---------------------------------------------------------------- the types */
 
 static PyMemberDef pyrecords_log_members[] = {
-    {"extent", T_OBJECT_EX, offsetof(pyrecords_log, extent), 0, NULL},
+    {"bounds", T_OBJECT_EX, offsetof(pyrecords_log, bounds), 0, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 

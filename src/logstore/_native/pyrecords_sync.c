@@ -52,7 +52,7 @@ typedef struct {
 /* Where a sync began. */
 typedef struct {
     pyrecords_writer *writer; /* SegmentWriter, which keeps its file open */
-    PyObject *extent;         /* for the durable records after the sync */
+    PyObject *bounds;         /* for the durable records after the sync */
     PyObject *durable;
     Py_ssize_t index_count;
     Py_ssize_t time_count;
@@ -120,7 +120,7 @@ static PyType_Spec pyrecords_durations_spec = {
 /* The offset below which all is durable; -1 with an error set. */
 static long long pyrecords_durable(const pyrecords_sync *self)
 {
-    return pyrecords_extent_offset(self->prepared, PYRECORDS_EXTENT_DURABLE);
+    return pyrecords_extent_offset(self->prepared, PYRECORDS_BOUNDS_DURABLE);
 }
 
 /* Whether this process has the store, as far as can be said here: else the usual way finds out.  -1: an error is set. */
@@ -146,8 +146,8 @@ static int pyrecords_mark_end(pyrecords_sync *self, long long upto, pyrecords_ma
 {
     pyrecords_append *prepared = self->prepared;
     /* What may start the collector, and so Python code, comes first: it may close the log, which frees its state. */
-    mark->extent = pyrecords_new_extent(prepared->extent);
-    int may_sync = mark->extent == NULL ? -1 : pyrecords_may_sync(self);
+    mark->bounds = pyrecords_new_bounds(prepared->bounds);
+    int may_sync = mark->bounds == NULL ? -1 : pyrecords_may_sync(self);
     if (may_sync <= 0) {
         return may_sync;
     }
@@ -220,11 +220,11 @@ static int pyrecords_show_in_step(pyrecords_sync *self, const pyrecords_mark *ma
     if (durable < 0 || durable > self->marked->last_offset) {
         return durable < 0 ? -1 : 1; /* another thread that held the lock has synced more */
     }
-    int status = pyrecords_fill_extent(prepared, mark->extent, PYRECORDS_EXTENT_DURABLE, mark->durable);
+    int status = pyrecords_fill_bounds(prepared, mark->bounds, PYRECORDS_BOUNDS_DURABLE, mark->durable);
     if (status > 0) {
         *self->synced = *self->marked;
         prepared->facts->end = pyrecords_sum(self->marked->last_offset + 1, prepared->facts->flush_messages);
-        pyrecords_set(&prepared->log->extent, mark->extent);
+        pyrecords_set(&prepared->log->bounds, mark->bounds);
         status = pyrecords_tell_durable(self) < 0 ? -1 : 1;
     }
     return status;
@@ -336,7 +336,7 @@ static int pyrecords_sync_steps(pyrecords_sync *self, long long upto)
         status = status > 0 ? pyrecords_sync_mark(self, &mark) : IS_USUAL;
     }
     Py_XDECREF(mark.writer);
-    Py_XDECREF(mark.extent);
+    Py_XDECREF(mark.bounds);
     Py_XDECREF(mark.durable);
     return status;
 }

@@ -18,7 +18,7 @@ enum {
 typedef struct {
     ls_segment_state state;
     ls_plan plan;
-    PyObject *extent;
+    PyObject *bounds;
     PyObject *end;
     PyObject *size;
     const uint8_t *bytes; /* ready to be written */
@@ -45,10 +45,10 @@ static struct {
 
 /* ---------------------------------------------------------------- what may run Python code */
 
-PyObject *pyrecords_new_extent(PyObject *type)
+PyObject *pyrecords_new_bounds(PyObject *type)
 {
     allocfunc allocate = (allocfunc)PyType_GetSlot((PyTypeObject *)type, Py_tp_alloc);
-    return allocate((PyTypeObject *)type, PYRECORDS_EXTENT_ITEMS);
+    return allocate((PyTypeObject *)type, PYRECORDS_BOUNDS_ITEMS);
 }
 
 /* Take batches for the next call of pyrecords_append_source: 1, or 0 if they are too large. */
@@ -218,14 +218,14 @@ static int pyrecords_have_room(const pyrecords_append *self, const ls_plan *plan
         && pyrecords_has_room(self->times, plan->time_count, LS_TIME_ENTRY_BYTES);
 }
 
-int pyrecords_fill_extent(const pyrecords_append *self, PyObject *next, Py_ssize_t place, PyObject *other)
+int pyrecords_fill_bounds(const pyrecords_append *self, PyObject *next, Py_ssize_t place, PyObject *other)
 {
-    PyObject *before = self->log->extent;
-    if (before == NULL || (PyObject *)Py_TYPE(before) != self->extent
-        || PyTuple_Size(before) != PYRECORDS_EXTENT_ITEMS) {
+    PyObject *before = self->log->bounds;
+    if (before == NULL || (PyObject *)Py_TYPE(before) != self->bounds
+        || PyTuple_Size(before) != PYRECORDS_BOUNDS_ITEMS) {
         return 0;
     }
-    for (Py_ssize_t i = 0; i < PYRECORDS_EXTENT_ITEMS; i++) {
+    for (Py_ssize_t i = 0; i < PYRECORDS_BOUNDS_ITEMS; i++) {
         PyObject *item = i == place ? other : PyTuple_GetItem(before, i);
         Py_INCREF(item);
         if (PyTuple_SetItem(next, i, item) < 0) {
@@ -237,25 +237,25 @@ int pyrecords_fill_extent(const pyrecords_append *self, PyObject *next, Py_ssize
 
 int64_t pyrecords_extent_offset(const pyrecords_append *self, Py_ssize_t place)
 {
-    PyObject *extent = self->log->extent;
-    if (extent == NULL || (PyObject *)Py_TYPE(extent) != self->extent) {
-        PyErr_SetString(PyExc_AttributeError, "the log has no extent");
+    PyObject *bounds = self->log->bounds;
+    if (bounds == NULL || (PyObject *)Py_TYPE(bounds) != self->bounds) {
+        PyErr_SetString(PyExc_AttributeError, "the log has no bounds");
         return -1;
     }
-    PyObject *offset = PyTuple_GetItem(extent, place);
+    PyObject *offset = PyTuple_GetItem(bounds, place);
     return offset == NULL ? -1 : PyLong_AsLongLong(offset);
 }
 
-/* Fill the new extent, and make the other objects: 1; 0 if the log does not end here; -1 with an error set. */
+/* Fill the new bounds, and make the other objects: 1; 0 if the log does not end here; -1 with an error set. */
 static int pyrecords_make_objects(const pyrecords_append *self, pyrecords_next *next)
 {
     next->end = PyLong_FromLongLong(next->state.last_offset + 1);
     next->size = PyLong_FromLongLong(next->state.size);
     int status = next->end == NULL || next->size == NULL
                      ? -1
-                     : pyrecords_fill_extent(self, next->extent, PYRECORDS_EXTENT_END, next->end);
+                     : pyrecords_fill_bounds(self, next->bounds, PYRECORDS_BOUNDS_END, next->end);
     if (status > 0) {
-        status = pyrecords_extent_offset(self, PYRECORDS_EXTENT_END) == self->facts->state->last_offset + 1;
+        status = pyrecords_extent_offset(self, PYRECORDS_BOUNDS_END) == self->facts->state->last_offset + 1;
     }
     return PyErr_Occurred() ? -1 : status;
 }
@@ -327,7 +327,7 @@ static void pyrecords_show(pyrecords_append *self, const pyrecords_source *from,
     *self->facts->state = next->state;
     pyrecords_set(&self->segment->next_offset, next->end);
     pyrecords_set(&self->segment->size, next->size);
-    pyrecords_set(&self->log->extent, next->extent);
+    pyrecords_set(&self->log->bounds, next->bounds);
 }
 
 /* A write has failed: from now on all threads see that it must first be undone. */
@@ -416,8 +416,8 @@ int pyrecords_append_source(pyrecords_append *self, const pyrecords_source *from
     if (now < 0) {
         return PyErr_Occurred() ? -1 : 0;
     }
-    pyrecords_next next = {.extent = pyrecords_new_extent(self->extent)};
-    int status = next.extent == NULL ? -1 : from->is_held ? pyrecords_begin_held_step(self, from->is_checked)
+    pyrecords_next next = {.bounds = pyrecords_new_bounds(self->bounds)};
+    int status = next.bounds == NULL ? -1 : from->is_held ? pyrecords_begin_held_step(self, from->is_checked)
                                                          : pyrecords_begin_step(self);
     if (status > 0) {
         status = pyrecords_step(self, from, now, &next);
@@ -428,7 +428,7 @@ int pyrecords_append_source(pyrecords_append *self, const pyrecords_source *from
     }
     Py_XDECREF(next.end);
     Py_XDECREF(next.size);
-    Py_XDECREF(next.extent);
+    Py_XDECREF(next.bounds);
     if (next.writer != NULL) {
         Py_XDECREF(next.copies);
         Py_XDECREF(next.error);

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Final, Generic, TypeVar
 
 from logstore.aio.loops import Binding
-from logstore.aio.wakes import Place
+from logstore.aio.wakes import FollowedPlace
 from logstore.log.read.options import ReadOptions
 from logstore.log.read.view import Bounds
 from logstore.record.arguments import Start
@@ -34,7 +34,7 @@ class _Seat:
     """A follower in a place: from `begin` on it shares the place's looks at the log.
     Before, the place may have looked at the log earlier than this follower."""
 
-    def __init__(self, place: Place, partition: Partition) -> None:
+    def __init__(self, place: FollowedPlace, partition: Partition) -> None:
         self.place = place
         self._has_begun = False
         self._views = partition._views
@@ -86,7 +86,11 @@ class OnePartition(Followed[Record]):
     """One partition."""
 
     def __init__(
-        self, partition: Partition, place: Place, start: Start, options: ReadOptions
+        self,
+        partition: Partition,
+        place: FollowedPlace,
+        start: Start,
+        options: ReadOptions,
     ) -> None:
         self._seat = _Seat(place, partition)
         self._turn: Turn | None = None
@@ -121,7 +125,7 @@ class SomePartitions(Followed[TopicRecord]):
 
     def __init__(
         self,
-        partitions: Callable[[], Sequence[tuple[Partition, Place]]],
+        partitions: Callable[[], Sequence[tuple[Partition, FollowedPlace]]],
         starts: dict[int, Start],
         order: str,
         options: ReadOptions,
@@ -129,7 +133,7 @@ class SomePartitions(Followed[TopicRecord]):
         self._partitions = partitions
         self._order = order
         self._options = options
-        self._cursors: dict[int, tuple[merging.Cursor, _Seat]] = {}
+        self._cursors: dict[int, tuple[merging.PartitionPosition, _Seat]] = {}
         self._add(starts)
 
     def _add(self, starts: dict[int, Start]) -> None:
@@ -137,7 +141,9 @@ class SomePartitions(Followed[TopicRecord]):
             if partition.number not in self._cursors:
                 seat = _Seat(place, partition)
                 start = starts.get(partition.number)
-                cursor = merging.Cursor(partition, start, self._options, seat.look)
+                cursor = merging.PartitionPosition(
+                    partition, start, self._options, seat.look
+                )
                 self._cursors[partition.number] = cursor, seat
 
     def steps(self) -> Iterator[Iterator[TopicRecord] | bool]:

@@ -13,7 +13,7 @@ from logstore.aio.blocking import same
 from logstore.aio.commits import Commits, Ends, Line
 from logstore.aio.follower import Follower, OnePartition
 from logstore.aio.loops import Binding
-from logstore.aio.wakes import Place, Wakes
+from logstore.aio.wakes import FollowedPlace, Wakes
 from logstore.config import TopicConfig
 from logstore.log.compact.compactor import CompactionProgress, CompactionReport
 from logstore.log.read.corruption import OnCorruption
@@ -110,7 +110,7 @@ class Partition:
         self._append = self._appends.append_prepared
         # Appends that the thread has not finished: later ones come after them.
         self._line = Line()
-        self._place: Place | None = None
+        self._place: FollowedPlace | None = None
 
     def __repr__(self) -> str:
         return f"<logstore.aio.Partition {self.name} at {self.path}>"
@@ -423,7 +423,7 @@ class Partition:
     # ------------------------------------------------------------ following
 
     @property
-    def place(self) -> Place:
+    def place(self) -> FollowedPlace:
         """Place where its followers wait, for `Topic`."""
         if self._place is None:
             self._place = self._services.wakes.place_of(self.blocking)

@@ -31,9 +31,9 @@ from logstore.log.compact.compactor import CompactionProgress, CompactionReport
 from logstore.log.write.staged_files import Staged
 from logstore.record.partitioner import Partitioner
 from logstore.store.copy.snapshot import SnapshotProgress, SnapshotReport
-from logstore.store.inside import recover_unclean
 from logstore.store.opening import HAND_IN_TIMEOUT_MS
 from logstore.store.opening import open_store as open_blocking
+from logstore.store.package_access import recover_unclean
 from logstore.store.partition.partition import Partition as BlockingPartition
 from logstore.store.partition.partitions import RecoveryProgress
 from logstore.store.publication.publication import Publication

@@ -11,7 +11,7 @@ from logstore.aio.blocking import same
 from logstore.aio.commits import Ends
 from logstore.aio.follower import Follower, SomePartitions
 from logstore.aio.partition import Partition, Services
-from logstore.aio.wakes import Place
+from logstore.aio.wakes import FollowedPlace
 from logstore.config import TopicConfig
 from logstore.log.read.corruption import OnCorruption
 from logstore.log.read.options import ReadOptions
@@ -254,7 +254,7 @@ class Topic:
         options = ReadOptions.of(durable_only, isolation, on_corruption, limit)
         starts = merging.per_partition("start", start, self.blocking.partitions)
 
-        def partitions() -> list[tuple[BlockingPartition, Place]]:
+        def partitions() -> list[tuple[BlockingPartition, FollowedPlace]]:
             return [(each.blocking, each.place) for each in self.partitions]
 
         followed = SomePartitions(partitions, starts, order, options)

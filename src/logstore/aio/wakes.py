@@ -1,9 +1,9 @@
 """Wakes the followers of a store in one event loop, without a thread for any of them.
 
-A `Place` is a partition as followers wait for it. If this store writes it, the append
-itself wakes them (`WrittenPlace`), from any thread. If another process does, the system
-reports changes of its directory to the loop, by the descriptor that the process has for
-all of them (`WatchedPlace`), and one look at the log serves all followers of a
+A `FollowedPlace` is a partition that followers wait for. If this store writes it, the
+append itself wakes them (`WrittenPlace`), from any thread. If another process does, the
+system reports changes of its directory to the loop, by the descriptor that the process
+has for all of them (`WatchedPlace`), and one look at the log serves all followers of a
 partition.
 
 Whatever wakes followers may come too often, and each follower looks for itself. Once a
@@ -34,14 +34,14 @@ from logstore.io.wakeups import (
 from logstore.log.read.view import Bounds
 from logstore.store.partition.partition import Partition
 
-__all__ = ["Place", "Wakes"]
+__all__ = ["FollowedPlace", "Wakes"]
 
 Woken = asyncio.Future[None]
 # A value that differs if there may be more to read.
 _State = object
 
 
-class Place(abc.ABC):
+class FollowedPlace(abc.ABC):
     """The followers that wait for one partition. Only the loop's thread uses it."""
 
     def __init__(self, wakes: Wakes) -> None:
@@ -119,7 +119,7 @@ class _Bell:
         self._loop.call_soon_threadsafe(self._ring)
 
 
-class WrittenPlace(Place):
+class WrittenPlace(FollowedPlace):
     """A partition that this store writes."""
 
     def __init__(self, wakes: Wakes, partition: Partition) -> None:
@@ -160,7 +160,7 @@ class WrittenPlace(Place):
         return seen.start, seen.end, seen.durable, seen.cuts.serial
 
 
-class WatchedPlace(Place):
+class WatchedPlace(FollowedPlace):
     """A partition that another process writes."""
 
     def __init__(self, wakes: Wakes, partition: Partition) -> None:
@@ -288,7 +288,7 @@ class Wakes:
     def __init__(self, binding: Binding, files: Files) -> None:
         self._binding = binding
         self._files = files
-        self._places: weakref.WeakSet[Place] = weakref.WeakSet()
+        self._places: weakref.WeakSet[FollowedPlace] = weakref.WeakSet()
         self._checking: asyncio.TimerHandle | None = None
         # One for all directories; None before the first.
         self._reports: Wakeups | None = None
@@ -304,11 +304,11 @@ class Wakes:
     def loop(self) -> asyncio.AbstractEventLoop:
         return self._binding.loop()
 
-    def place_of(self, partition: Partition) -> Place:
+    def place_of(self, partition: Partition) -> FollowedPlace:
         """A new place; there should be one for each partition."""
         is_written = partition._views.writer is not None
         kind: Any = WrittenPlace if is_written else WatchedPlace
-        place: Place = kind(self, partition)
+        place: FollowedPlace = kind(self, partition)
         self._places.add(place)
         return place
 
@@ -334,7 +334,7 @@ class Wakes:
         if self._unreported and self._polling is None:
             self._polling = self.loop().call_later(self._pause, self._poll)
 
-    def _waited_for(self) -> list[Place]:
+    def _waited_for(self) -> list[FollowedPlace]:
         return [place for place in self._places if place.is_waited_for]
 
     def _check(self) -> None:

@@ -21,9 +21,9 @@ from logstore.broker.kafka_records import (
     parse_assignment,
     parse_subscription,
 )
+from logstore.broker.lag import GroupPartition, GroupRows
 from logstore.broker.offsets_log import FoundGroup, OffsetsLog
 from logstore.broker.placement import OFFSETS_TOPIC, partition_of_group
-from logstore.broker.progress import GroupPartition, GroupRows
 from logstore.config import StoreConfig
 from logstore.errors import ConfigError
 from logstore.io.layout import TopicPartition

@@ -102,7 +102,7 @@ class ClosedPipeError(Exception):
     """The reader of the output has closed its pipe (`| head`)."""
 
 
-class Group(_Suggesting, click.Group):
+class CommandGroup(_Suggesting, click.Group):
     """All subcommands, in the order of the documentation."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -150,7 +150,7 @@ class Group(_Suggesting, click.Group):
 
 @click.group(
     "logstore-dump",
-    cls=Group,
+    cls=CommandGroup,
     help=_SUMMARY,
     invoke_without_command=True,
     context_settings={

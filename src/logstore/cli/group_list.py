@@ -37,7 +37,7 @@ _FEW: Final = 10
 _GLOB: Final = re.compile(r"[*?\[]")
 
 
-class Member(NamedTuple):
+class ListedMember(NamedTuple):
     """A member of a group, of a store or of a broker.
 
     Attributes:
@@ -56,14 +56,14 @@ class Member(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ListedGroup:
     """A group, and its chosen partitions."""
 
     group: str
     protocol: str
     state: str
     generation: int
-    members: Sequence[Member]
+    members: Sequence[ListedMember]
     rows: Sequence[logstore.types.GroupPartition]
 
     @property
@@ -138,7 +138,7 @@ MEMBER_COLUMNS: Final = (
 )
 
 
-class Found(NamedTuple):
+class FoundGroups(NamedTuple):
     """The groups of some directories.
 
     Attributes:
@@ -146,7 +146,7 @@ class Found(NamedTuple):
         own, of_broker: as the library returns them, with errors of unreadable files.
     """
 
-    listed: list[Listed]
+    listed: list[ListedGroup]
     own: list[logstore.types.ConsumerGroups]
     of_broker: logstore.kafka.KafkaGroups
 
@@ -156,33 +156,35 @@ class Found(NamedTuple):
         return [*own, *self.of_broker.problems]
 
 
-def groups_in(paths: Sequence[str]) -> Found:
+def groups_in(paths: Sequence[str]) -> FoundGroups:
     """The groups of stores and of brokers' directories.
 
     Raises: as `logstore.groups`, `logstore.kafka.groups`.
     """
     own = [logstore.groups(path) for path in paths]
     of_broker = logstore.kafka.groups(*paths)
-    return Found([*_own(own), *_of_broker(of_broker)], own, of_broker)
+    return FoundGroups([*_own(own), *_of_broker(of_broker)], own, of_broker)
 
 
 def chosen(
-    found: Found,
+    found: FoundGroups,
     groups: Sequence[str] = (),
     topics: Sequence[str] = (),
     sort: str | None = None,
-) -> list[Listed]:
+) -> list[ListedGroup]:
     """The groups whose ids and topics patterns choose, in an order."""
     return sorted_by(list(_chosen(found.listed, groups, topics)), COLUMNS, sort)
 
 
-def print_list(printer: Printer, listed: Sequence[Listed], sort: str | None) -> None:
+def print_list(
+    printer: Printer, listed: Sequence[ListedGroup], sort: str | None
+) -> None:
     """A line for each group."""
     total = counted(len(listed), "group")
     print_table(printer, COLUMNS, listed, total=total, sort=sort)
 
 
-def warn_about(printer: Printer, found: Found) -> bool:
+def warn_about(printer: Printer, found: FoundGroups) -> bool:
     """Report members that are stuck, and what could not be read. Whether something
     could not."""
     for note in about_members(found.own):
@@ -229,8 +231,8 @@ def describe(paths: Sequence[str], **given: Any) -> int:
 def _show(
     paths: Sequence[str],
     given: dict[str, Any],
-    print_text: Callable[[Printer, Sequence[Listed], str | None], None],
-    objects: Callable[[Listed], Iterable[dict[str, Any]]],
+    print_text: Callable[[Printer, Sequence[ListedGroup], str | None], None],
+    objects: Callable[[ListedGroup], Iterable[dict[str, Any]]],
 ) -> int:
     printer = Printer()
     for path in paths:
@@ -251,10 +253,10 @@ def _show(
     return 1 if warn_about(printer, found) else 0
 
 
-def _own(stores: Iterable[logstore.types.ConsumerGroups]) -> Iterator[Listed]:
+def _own(stores: Iterable[logstore.types.ConsumerGroups]) -> Iterator[ListedGroup]:
     for group in (group for found in stores for group in found):
         members = [
-            Member(
+            ListedMember(
                 one.member_id,
                 one.instance_id,
                 len(one.partitions),
@@ -263,15 +265,15 @@ def _own(stores: Iterable[logstore.types.ConsumerGroups]) -> Iterator[Listed]:
             )
             for one in group.members
         ]
-        yield Listed(
+        yield ListedGroup(
             group.group, _OWN, group.state, group.generation, members, group.partitions
         )
 
 
-def _of_broker(found: logstore.kafka.KafkaGroups) -> Iterator[Listed]:
+def _of_broker(found: logstore.kafka.KafkaGroups) -> Iterator[ListedGroup]:
     for group in found:
         members = [
-            Member(
+            ListedMember(
                 one.member_id,
                 one.instance_id,
                 len(one.partitions),
@@ -280,7 +282,7 @@ def _of_broker(found: logstore.kafka.KafkaGroups) -> Iterator[Listed]:
             )
             for one in group.members
         ]
-        yield Listed(
+        yield ListedGroup(
             group.group,
             group.protocol,
             group.state,
@@ -291,8 +293,8 @@ def _of_broker(found: logstore.kafka.KafkaGroups) -> Iterator[Listed]:
 
 
 def _chosen(
-    found: Iterable[Listed], patterns: Sequence[str], topics: Sequence[str]
-) -> Iterator[Listed]:
+    found: Iterable[ListedGroup], patterns: Sequence[str], topics: Sequence[str]
+) -> Iterator[ListedGroup]:
     for one in found:
         if patterns and not _matches(one.group, patterns):
             continue
@@ -307,10 +309,10 @@ def _matches(name: str, patterns: Iterable[str]) -> bool:
     )
 
 
-def _objects(one: Listed, times: str) -> Iterator[dict[str, Any]]:
+def _objects(one: ListedGroup, times: str) -> Iterator[dict[str, Any]]:
     """A line for each partition; a group without partitions gets one line, too."""
     members = {member.id: member for member in one.members}
-    nobody = Member("", None, 0)
+    nobody = ListedMember("", None, 0)
     no_partition = logstore.types.GroupPartition("", -1)
     for row in one.rows or (no_partition,):
         member = nobody if row.member is None else members.get(row.member, nobody)
@@ -337,7 +339,7 @@ def _objects(one: Listed, times: str) -> Iterator[dict[str, Any]]:
         )
 
 
-def _object_of_group(one: Listed) -> Iterator[dict[str, Any]]:
+def _object_of_group(one: ListedGroup) -> Iterator[dict[str, Any]]:
     yield line(
         "consumerGroup",
         topic=None,
@@ -353,7 +355,9 @@ def _object_of_group(one: Listed) -> Iterator[dict[str, Any]]:
     )
 
 
-def _print_all(printer: Printer, listed: Sequence[Listed], sort: str | None) -> None:
+def _print_all(
+    printer: Printer, listed: Sequence[ListedGroup], sort: str | None
+) -> None:
     print_list(printer, listed, sort)
     for columns, rows in (
         (ROW_COLUMNS, [(one.group, row) for one in listed for row in one.rows]),

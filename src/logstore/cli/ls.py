@@ -31,7 +31,7 @@ EXAMPLES: Final = [
 ]
 
 
-class Listed:
+class ListedPartition:
     """A partition and its segments at one moment."""
 
     def __init__(self, partition: logstore.Partition) -> None:
@@ -115,7 +115,7 @@ def ls(path: str, **given: Any) -> int:
         listed = []
         for partition in sources.partitions:
             try:
-                listed.append(Listed(partition))
+                listed.append(ListedPartition(partition))
             except logstore.LogStoreError as error:
                 damage.broken(partition.topic, partition.number, error)
         listed = sorted_by(listed, COLUMNS, given["sort"])
@@ -131,7 +131,9 @@ def ls(path: str, **given: Any) -> int:
     return damage.finish()
 
 
-def _print(printer: Printer, listed: list[Listed], given: dict[str, Any]) -> None:
+def _print(
+    printer: Printer, listed: list[ListedPartition], given: dict[str, Any]
+) -> None:
     if not listed:
         printer.line("no partitions")
         return

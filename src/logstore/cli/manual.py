@@ -8,7 +8,7 @@ from typing import Final
 import click
 
 import logstore
-from logstore.cli.app import Command, Group
+from logstore.cli.app import Command, CommandGroup
 
 _HEAD: Final = """\
 .\\" Written by docs/make_man.py from the definitions of the subcommands.
@@ -44,7 +44,7 @@ if it is set, nothing is coloured
 
 def manual(group: click.Command) -> str:
     """The page in the format of man(7)."""
-    assert isinstance(group, Group)
+    assert isinstance(group, CommandGroup)
     context = click.Context(group, info_name="logstore-dump")
     parts = [_HEAD.format(version=logstore.__version__), _text(group.help or "")]
     parts.append(".SH SUBCOMMANDS\n")

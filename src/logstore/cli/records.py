@@ -48,7 +48,7 @@ TAIL_EXAMPLES: Final = [
 ]
 
 
-class Row(NamedTuple):
+class ShownRecord(NamedTuple):
     """A record and its place; topic, partition: None if the path lacks them."""
 
     topic: str | None
@@ -73,7 +73,7 @@ def payload_text(data: bytes | None, payload: str) -> str:
     return quoted(data)
 
 
-def record_text(row: Row, payload: str) -> str:
+def record_text(row: ShownRecord, payload: str) -> str:
     """A record as a line of text."""
     record = row.record
     parts = []
@@ -103,7 +103,7 @@ class Style:
     times: str
     template: str | None = None
 
-    def printing(self, printer: Printer) -> Callable[[Row], None]:
+    def printing(self, printer: Printer) -> Callable[[ShownRecord], None]:
         """A function that prints a record."""
         if self.template is not None:
             return self._by_template(printer, self.template)
@@ -114,12 +114,12 @@ class Style:
         return lambda row: printer.line(record_text(row, self.payload))
 
     @staticmethod
-    def _by_template(printer: Printer, text: str) -> Callable[[Row], None]:
+    def _by_template(printer: Printer, text: str) -> Callable[[ShownRecord], None]:
         render = compiled(text)
         if not is_terminal(printer.out):
             return lambda row: printer.raw(render(*row))
 
-        def shown(row: Row) -> None:
+        def shown(row: ShownRecord) -> None:
             # Print line ends and tabs unchanged; escape other control characters.
             parts = re.split(r"([\n\t])", decode(render(*row)))
             clean = "".join(p if p in ("\n", "\t") else escape(p) for p in parts)
@@ -130,7 +130,7 @@ class Style:
 
 def chosen_records(
     sources: Sources, start: Bound, stop: Bound, isolation: str
-) -> Iterator[Row]:
+) -> Iterator[ShownRecord]:
     """The records that the selection of the sources has, partition after partition,
     with a bar if it takes long."""
     selection = sources.selection
@@ -138,12 +138,12 @@ def chosen_records(
         topic, number = partition.topic, partition.number
         records = sources.read(partition, start, stop, isolation, partition.read)
         for record in selection.of(with_bar(sources, partition, records, _offset_of)):
-            yield Row(topic, number, record)
+            yield ShownRecord(topic, number, record)
     for source in sources.files:
         with bar(sources, source.name or source.path) as progress:
             records = source.records(start, stop, progress, selection)
             for record in selection.of(records):
-                yield Row(source.topic, source.partition, record)
+                yield ShownRecord(source.topic, source.partition, record)
 
 
 def _offset_of(record: logstore.Record) -> int:
@@ -326,7 +326,7 @@ def tail(path: str, **given: Any) -> int:
                 # Until all of it is known: the last records begin relative to its end.
                 last_ones = list(source.records(FromEnd(count), None, progress))
             for record in last_ones:
-                put(Row(source.topic, source.partition, record))
+                put(ShownRecord(source.topic, source.partition, record))
         ends = {p.name: p.end_offset for p in sources.partitions}
         for partition in sources.partitions:
             end = ends[partition.name]
@@ -334,7 +334,7 @@ def tail(path: str, **given: Any) -> int:
                 partition, FromEnd(count), end, isolation, partition.read
             )
             for record in with_bar(sources, partition, last, _offset_of):
-                put(Row(partition.topic, partition.number, record))
+                put(ShownRecord(partition.topic, partition.number, record))
         if given["follow"]:
             _follow(sources, ends, isolation, put, printer)
     printer.flush()
@@ -345,7 +345,7 @@ def _follow(
     sources: Sources,
     ends: dict[str, int],
     isolation: str,
-    put: Callable[[Row], None],
+    put: Callable[[ShownRecord], None],
     printer: Printer,
 ) -> None:
     """Print appended records, until interrupted."""
@@ -363,7 +363,7 @@ def _follow(
                 at = partition.start_offset
             records = sources.read(partition, at, end, isolation, partition.read)
             for record in records:
-                put(Row(partition.topic, partition.number, record))
+                put(ShownRecord(partition.topic, partition.number, record))
                 at, any_read = record.offset + 1, True
             # Records that are not committed yet may still be delivered.
             ends[partition.name] = at if committed else max(at, end)
@@ -371,4 +371,4 @@ def _follow(
             time.sleep(_POLL_SECONDS)
 
 
-__all__ = ["Row", "records", "tail"]
+__all__ = ["ShownRecord", "records", "tail"]

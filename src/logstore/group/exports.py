@@ -15,9 +15,9 @@ from logstore.broker.kafka_records import (
     format_offset_key,
     format_offset_value,
 )
+from logstore.broker.lag import OffsetChange
 from logstore.broker.offsets_log import OffsetsLog
 from logstore.broker.placement import OFFSETS_TOPIC, partition_of_group
-from logstore.broker.progress import OffsetChange
 from logstore.config import StoreConfig, TopicConfig
 from logstore.errors import (
     CommitFailedError,

@@ -12,8 +12,8 @@ from logstore.group.consumer.lowering import is_of
 from logstore.group.overview import ConsumerGroup, groups_of
 from logstore.io.checkpoint.topic_identity import counts_in
 from logstore.io.layout import TopicPartition
-from logstore.store.inside import partition_id
 from logstore.store.measures import at_measuring
+from logstore.store.package_access import partition_id
 from logstore.store.store import Store
 
 __all__ = ["group_rows"]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from logstore.broker.kafka_records import OffsetCommit
-from logstore.broker.progress import GroupPartition, GroupRows
+from logstore.broker.lag import GroupPartition, GroupRows
 from logstore.errors import LogStoreError, storage_errors
 from logstore.group.consumer.lowering import is_of, lowered_commit
 from logstore.group.consumer.transaction import GroupPositions, identity_of_file
@@ -23,8 +23,8 @@ from logstore.io.directory import Directory
 from logstore.io.files import Files
 from logstore.io.layout import TopicPartition
 from logstore.log.frames.notebook import Cell, shown
-from logstore.store.inside import lowered_in_copy
 from logstore.store.opening import open_store
+from logstore.store.package_access import lowered_in_copy
 from logstore.store.partition.partition import Partition
 from logstore.store.store import Store
 

@@ -10,8 +10,8 @@ from typing import Final
 
 from logstore.broker.groups import kafka_groups
 from logstore.broker.kafka_records import OffsetCommit
+from logstore.broker.lag import OffsetChange
 from logstore.broker.placement import OFFSETS_TOPIC
-from logstore.broker.progress import OffsetChange
 from logstore.config import StoreConfig
 from logstore.errors import (
     CommitFailedError,
@@ -30,13 +30,13 @@ from logstore.io.directory import Directory
 from logstore.io.layout import TopicPartition
 from logstore.log.read.proof import ProofFinder
 from logstore.record.arguments import as_integer, as_items, as_time_ms, is_time
-from logstore.store.inside import (
+from logstore.store.opening import open_store
+from logstore.store.package_access import (
     files_directory,
     lowered_in_copy,
     root_of,
     views_of,
 )
-from logstore.store.opening import open_store
 from logstore.store.partition.partition import Partition
 from logstore.store.store import Store
 

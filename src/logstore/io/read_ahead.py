@@ -25,7 +25,7 @@ from logstore._native import OpenFile
 from logstore._native.locks import RANK_LEAF
 from logstore.io.directory import Directory
 from logstore.io.parallel import Task, Workers
-from logstore.io.segment_place import Placed, Rest
+from logstore.io.segment_place import FollowingSegments, Placed
 
 __all__ = ["FarPlace"]
 
@@ -175,7 +175,7 @@ class FarPlace(ABC):
         segment: Placed,
         view: memoryview,
         pos: int,
-        rest: Rest = (),
+        rest: FollowingSegments = (),
         stop: int = native.OFFSET_MAX,
     ) -> int:
         """Read as `Place.read`."""
@@ -306,7 +306,7 @@ class FarPlace(ABC):
         return _Stream(segment.file.directory), None
 
     def _sources(
-        self, segment: Placed, rest: Rest, stop: int
+        self, segment: Placed, rest: FollowingSegments, stop: int
     ) -> list[tuple[Placed, int]]:
         """The segments that may be read ahead, from this one on, each with the end of
         the bytes that a read up to `stop` needs."""

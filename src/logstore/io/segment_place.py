@@ -21,7 +21,7 @@ from logstore.io.files import Files
 from logstore.io.layout import DELETED, LOG, segment_file
 from logstore.io.stamps import FileInfo
 
-__all__ = ["REPLACED", "LocalFile", "Place", "Placed", "Rest"]
+__all__ = ["REPLACED", "LocalFile", "Place", "Placed", "FollowingSegments"]
 
 _serials = itertools.count(1)
 
@@ -39,7 +39,7 @@ class Placed(Protocol):
         """The end of the batches with offsets below `stop`, or a position after it."""
 
 
-class Rest(Protocol):
+class FollowingSegments(Protocol):
     """The segments after one, in order."""
 
     def __len__(self) -> int: ...
@@ -51,7 +51,12 @@ class Place(Protocol):
     """A source of the bytes of segments. Any thread may call the methods."""
 
     def read(
-        self, segment: Placed, view: memoryview, pos: int, rest: Rest, stop: int
+        self,
+        segment: Placed,
+        view: memoryview,
+        pos: int,
+        rest: FollowingSegments,
+        stop: int,
     ) -> int:
         """Fill `view` from byte `pos` of the log; return the bytes read, fewer only at
         the end of the data.
@@ -213,7 +218,12 @@ class LocalFile:
     # -- its bytes
 
     def read(
-        self, segment: Placed, view: memoryview, pos: int, rest: Rest, stop: int
+        self,
+        segment: Placed,
+        view: memoryview,
+        pos: int,
+        rest: FollowingSegments,
+        stop: int,
     ) -> int:
         """Read as `Place.read`."""
         try:
@@ -247,7 +257,12 @@ class _Replaced:
     objects stand for their logs."""
 
     def read(
-        self, segment: Placed, view: memoryview, pos: int, rest: Rest, stop: int
+        self,
+        segment: Placed,
+        view: memoryview,
+        pos: int,
+        rest: FollowingSegments,
+        stop: int,
     ) -> int:
         """Refuse: the name belongs to another log now."""
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))

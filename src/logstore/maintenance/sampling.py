@@ -23,7 +23,7 @@ from logstore.log.resync import next_valid
 from logstore.record.decoder import Damage, open_payload
 from logstore.segment import OffsetPosition, Segment
 
-__all__ = ["Codec", "HeaderFacts", "Interval", "Producer", "Sampler", "Sums"]
+__all__ = ["Codec", "HeaderFacts", "Interval", "ProducerData", "Sampler", "Sums"]
 
 # A store up to this size is read whole; of a larger one, about this much is read.
 _WHOLE_BYTES: Final = 24 << 20
@@ -67,7 +67,7 @@ class Codec:
 
 
 @dataclasses.dataclass(slots=True)
-class Producer:
+class ProducerData:
     """The data that one producer id wrote; -1 stands for all data without an id."""
 
     producer_id: int
@@ -128,7 +128,7 @@ class Sums:
     """
 
     codecs: dict[str, Codec] = dataclasses.field(default_factory=dict)
-    producers: dict[int, Producer] = dataclasses.field(default_factory=dict)
+    producers: dict[int, ProducerData] = dataclasses.field(default_factory=dict)
     batch_sizes: dict[int, float] = dataclasses.field(default_factory=dict)
     record_sizes: dict[int, float] = dataclasses.field(default_factory=dict)
     intervals: dict[str, list[Interval]] = dataclasses.field(default_factory=dict)
@@ -355,7 +355,9 @@ class Sampler:
         self, header: native.BatchHeader, records: float, size: float, last_ms: int
     ) -> None:
         producer_id = max(header.producer_id, -1)
-        producer = self.sums.producers.setdefault(producer_id, Producer(producer_id))
+        producer = self.sums.producers.setdefault(
+            producer_id, ProducerData(producer_id)
+        )
         producer.epoch = max(producer.epoch, header.producer_epoch)
         producer.is_transactional |= header.is_transactional
         producer.records += records

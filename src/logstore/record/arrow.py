@@ -334,7 +334,7 @@ def _header_columns(column: Any, magic: int) -> tuple[Any, Any, Any]:
     )
 
 
-def rows_of(batch: Any, *, now_ms: int, magic: int) -> native.Rows:
+def rows_of(batch: Any, *, now_ms: int, magic: int) -> native.EncodedColumns:
     """Rows for C from one record batch; the columns are not copied.
 
     Raises:
@@ -364,7 +364,7 @@ def rows_of(batch: Any, *, now_ms: int, magic: int) -> native.Rows:
         header_count, header_key, header_value = _header_columns(
             _column(batch, "headers"), magic
         )
-    return native.Rows(
+    return native.EncodedColumns(
         count,
         key,
         value,

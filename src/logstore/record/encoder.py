@@ -1,7 +1,7 @@
 """From rows to batches, according to a topic's settings.
 
-`pack_rows` turns arguments of callers (lists of bytes) into `native.Rows`; `arrow` does
-it with Arrow columns. `Encoder` turns rows into runs of whole batches.
+`pack_rows` turns arguments of callers (lists of bytes) into `native.EncodedColumns`;
+`arrow` does it with Arrow columns. `Encoder` turns rows into runs of whole batches.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def _name_bytes(name: str, index: int) -> bytes:
         ) from None
 
 
-def check_headers(rows: native.Rows, magic: int) -> None:
+def check_headers(rows: native.EncodedColumns, magic: int) -> None:
     """Raise `UnsupportedError` for headers in magic 0 or 1."""
     index = rows.first_with_headers
     if index >= 0 and magic < 2:
@@ -209,7 +209,7 @@ def pack_rows(
     *,
     magic: int,
     now_ms: int = -1,
-) -> native.Rows:
+) -> native.EncodedColumns:
     """Rows for C from lists of Python objects; all checks of them are done here.
 
     Callers' code may run here (iterables, subclasses, `__index__`), so this is done
@@ -243,7 +243,7 @@ def pack_rows(
             header_count = native.int32_array(counts)
             header_key = pack_column(names, "header name")
             header_value = pack_column(header_values, "header value")
-    rows = native.Rows(
+    rows = native.EncodedColumns(
         count,
         key_column,
         value_column,
@@ -260,9 +260,9 @@ def pack_rows(
 
 def pack_one(
     value: bytes | None, key: bytes | None, timestamp_ms: int | None
-) -> native.Rows:
+) -> native.EncodedColumns:
     """Pack one record without headers, whose parts were checked, like `pack_rows`."""
-    return native.Rows(
+    return native.EncodedColumns(
         1,
         None if key is None else pack_column((key,), "key"),
         pack_column((value,), "value"),
@@ -306,9 +306,11 @@ class Encoder:
             return -1
         return now_ms if timestamp_ms is None or self.log_append_time else timestamp_ms
 
-    def rows_of_one(self, value: Any, key: Any, timestamp_ms: int) -> native.Rows:
+    def rows_of_one(
+        self, value: Any, key: Any, timestamp_ms: int
+    ) -> native.EncodedColumns:
         """Rows for C of a single record without headers."""
-        return native.Rows(
+        return native.EncodedColumns(
             1,
             None if key is None else pack_column((key,), "key"),
             pack_column((value,), "value"),
@@ -320,7 +322,7 @@ class Encoder:
         """Whether sizes are only known after encoding (compressed batches)."""
         return self.codec != 0
 
-    def measure(self, rows: native.Rows) -> int:
+    def measure(self, rows: native.EncodedColumns) -> int:
         """The most bytes that `rows` take.
 
         Raises:
@@ -343,7 +345,7 @@ class Encoder:
                 raise
             raise self._too_large(error.offset, error.found) from error
 
-    def check_sizes(self, rows: native.Rows) -> None:
+    def check_sizes(self, rows: native.EncodedColumns) -> None:
         """Raise `RecordTooLargeError` if a record cannot be stored. If only encoding
         can decide it, encode all: a large record may fit when it is compressed."""
         self.measure(rows)
@@ -369,7 +371,11 @@ class Encoder:
         )
 
     def encode(
-        self, rows: native.Rows, base_offset: int, now_ms: int, leader_epoch: int
+        self,
+        rows: native.EncodedColumns,
+        base_offset: int,
+        now_ms: int,
+        leader_epoch: int,
     ) -> Iterator[tuple[Any, int]]:
         """Runs of whole batches in order, until all rows are done: (pointer, size).
         The memory of a pointer is valid until the next one."""
@@ -394,7 +400,7 @@ class Encoder:
         return buffer
 
     def _encode_messages(
-        self, rows: native.Rows, base_offset: int
+        self, rows: native.EncodedColumns, base_offset: int
     ) -> Iterator[tuple[Any, int]]:
         attributes = self.plain_attributes
         capacity = RUN_BYTES
@@ -414,7 +420,11 @@ class Encoder:
             yield buffer.c, size
 
     def _encode_batches(
-        self, rows: native.Rows, base_offset: int, now_ms: int, leader_epoch: int
+        self,
+        rows: native.EncodedColumns,
+        base_offset: int,
+        now_ms: int,
+        leader_epoch: int,
     ) -> Iterator[tuple[Any, int]]:
         header = native.BATCH_HEADER_BYTES
         limit = self.config.max_message_bytes
@@ -463,7 +473,7 @@ class Encoder:
             yield buffer.c, size
 
     def _encode_wrappers(
-        self, rows: native.Rows, base_offset: int, now_ms: int
+        self, rows: native.EncodedColumns, base_offset: int, now_ms: int
     ) -> Iterator[tuple[Any, int]]:
         limit = self.config.max_message_bytes
         target = min(BATCH_BYTES_TARGET, max(limit, 64))
@@ -504,7 +514,7 @@ class Encoder:
 
     def _encode_plain(
         self,
-        rows: native.Rows,
+        rows: native.EncodedColumns,
         count: int,
         base_offset: int,
         too_large: RecordTooLargeError,
@@ -539,7 +549,7 @@ def wrap(
     limit: int,
 ) -> bytes:
     """A wrapper message of magic 0 or 1 around a compressed payload."""
-    rows = native.Rows(
+    rows = native.EncodedColumns(
         1, None, native.Slices.packed(payload, [len(payload)]), timestamp_all=timestamp
     )
     try:

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 from logstore import _native as native
 from logstore.record.decoder import Damage, damage_of
 
-__all__ = ["BatchFile", "FileWalk", "Walked", "larger_buffer"]
+__all__ = ["BatchFile", "FileWalk", "WalkProgress", "larger_buffer"]
 
 # Base offset, length of the bytes after these two, magic.
 FRAME: Final = struct.Struct(">qi4xb")
@@ -55,7 +55,7 @@ class BatchFile(Protocol):
         """The error for a file that ends, or is empty, at `position`."""
 
 
-class Walked(Protocol):
+class WalkProgress(Protocol):
     """How far a call has walked over a buffer; `native.Scan` is one."""
 
     @property
@@ -163,7 +163,7 @@ class FileWalk:
             checks=checks,
         )
 
-    def take(self, walked: Walked, offset: int | None = None) -> None:
+    def take(self, walked: WalkProgress, offset: int | None = None) -> None:
         """Continue after a call: in the buffer, if the call's output was full or the
         next batch is compressed; else as `advance`.
 

@@ -39,7 +39,7 @@ from logstore.store.copy.snapshot import (
 )
 from logstore.store.copy.snapshot_requests import snapshot_elsewhere
 from logstore.store.fork_and_exit import open_stores
-from logstore.store.hand_in.keeper import Kept
+from logstore.store.hand_in.keeper import KeptStore
 from logstore.store.hand_in.sharing import Sharing
 from logstore.store.lifetime import Lifetime
 from logstore.store.measures import store_row
@@ -634,10 +634,10 @@ class Store:
         self._lifetime.close()
 
 
-def _kept(store: Store) -> Kept:
+def _kept(store: Store) -> KeptStore:
     """A store that this process has opened for others, too."""
     hand_in = store._publishing.hand_in
-    return Kept(
+    return KeptStore(
         lambda: hand_in.served,
         lambda: hand_in.has_failed,
         store._publishing.publish,

@@ -22,7 +22,7 @@ import logstore
 from logstore import _native as native
 from logstore._native.decoding import connect_core
 from logstore.io.layout import LOCK
-from logstore.log.write.durable_point import DurablePoint
+from logstore.log.write.durable_point import DurablePointWriter
 from logstore.log.write.syncs import Syncs
 
 NEVER = 1 << 60
@@ -124,7 +124,7 @@ def test_flush_behind_prepared_appends_needs_no_python(
 def test_what_is_synced_is_what_the_durable_point_records(
     partition: logstore.Partition,
 ) -> None:
-    point: DurablePoint = writer_of(partition)._log.point
+    point: DurablePointWriter = writer_of(partition)._log.point
     for _ in range(5):
         partition.append(b"y", durable=True)
     partition.append(b"not yet")
@@ -207,7 +207,7 @@ def test_threads_beside_rolls_and_readers(tmp_path: Path, magic: int) -> None:
 
 
 def test_appends_after_a_truncation_are_synced(partition: logstore.Partition) -> None:
-    point: DurablePoint = writer_of(partition)._log.point
+    point: DurablePointWriter = writer_of(partition)._log.point
     partition.append(b"y", durable=True)
     partition.truncate_to(1)
     assert point.synced.raw.base_offset == -1

@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 
-from logstore.broker.fields import Field, Message, MessageError, Reader, Struct, Writer
+from logstore.broker.fields import (
+    Field,
+    Message,
+    MessageError,
+    Reader,
+    Struct,
+    Writer,
+)
 
 ROW = Struct("Row", (Field("a", "int8"), Field("b", "string")))
 ITEM = Field("x element", "string")

@@ -15,7 +15,7 @@ from logstore.broker.kafka_records import (
     OffsetCommit,
     format_group_key,
 )
-from logstore.broker.progress import GroupPartition
+from logstore.broker.lag import GroupPartition
 from support.damage import frames, logs_in
 from support.offsets_topic import (
     ABORT,

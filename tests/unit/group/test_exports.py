@@ -18,8 +18,8 @@ import pytest
 import logstore
 from logstore.broker.groups import kafka_groups
 from logstore.broker.kafka_records import OffsetCommit
+from logstore.broker.lag import OffsetChange
 from logstore.broker.placement import partition_of_group
-from logstore.broker.progress import OffsetChange
 from logstore.errors import CommitFailedError
 from logstore.group.exports import GroupExport, export_group
 from logstore.io.files import Files

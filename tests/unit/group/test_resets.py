@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import logstore
-from logstore.broker.progress import OffsetChange
+from logstore.broker.lag import OffsetChange
 from logstore.group import resets
 from logstore.group.overview import groups
 from logstore.group.resets import reset_offsets

@@ -12,7 +12,7 @@ import pytest
 import logstore
 from logstore.errors import StorageError
 from logstore.io.directory import Directory
-from logstore.io.segment_place import LocalFile, Placed, Rest
+from logstore.io.segment_place import FollowingSegments, LocalFile, Placed
 from logstore.segment import Segment, SegmentGoneError, SegmentReplacedError
 
 
@@ -23,7 +23,12 @@ class BrokenPlace(LocalFile):
         self.error = error
 
     def read(
-        self, segment: Placed, view: memoryview, pos: int, rest: Rest, stop: int
+        self,
+        segment: Placed,
+        view: memoryview,
+        pos: int,
+        rest: FollowingSegments,
+        stop: int,
     ) -> int:
         raise self.error
 

@@ -13,7 +13,7 @@ from textual.color import Color
 from textual.filter import LineFilter
 
 import logstore
-from logstore.cli.browse.catalog import Catalog, problems_by_partition
+from logstore.cli.browse.catalog import BrowserCatalog, problems_by_partition
 from logstore.cli.browse.damage_page import DamagePage
 from logstore.cli.browse.dialogs import Help
 from logstore.cli.browse.groups_page import GroupsPage
@@ -91,7 +91,7 @@ class Browser(App[int]):
 
     def __init__(
         self,
-        catalog: Catalog,
+        catalog: BrowserCatalog,
         *,
         config: logstore.StoreConfig | None = None,
         start: Bound = None,

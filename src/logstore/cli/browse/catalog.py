@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import logstore
-from logstore.cli.browse.window import View, plain
-from logstore.cli.ls import Listed
+from logstore.cli.browse.window import BrowserView, plain
+from logstore.cli.ls import ListedPartition
 from logstore.cli.paths import FILE, PARTITION, kind_of
 from logstore.cli.sources import DIRECTORY, chosen_topics, no_partition
 from logstore.cli.stat import Tally, first_time
@@ -40,7 +40,7 @@ class PartitionRow:
 
     topic: str
     number: int
-    listed: Listed | None = None
+    listed: ListedPartition | None = None
     first_ms: int = -1
     form: str = ""
     trouble: str = ""
@@ -66,7 +66,7 @@ class TopicRow:
     partitions: list[PartitionRow] = field(default_factory=list)
 
     @property
-    def listed(self) -> list[Listed]:
+    def listed(self) -> list[ListedPartition]:
         return [one.listed for one in self.partitions if one.listed is not None]
 
     @property
@@ -98,7 +98,7 @@ class TopicRow:
         return ", ".join(dict.fromkeys(p.form for p in self.partitions if p.form))
 
 
-class Catalog:
+class BrowserCatalog:
     """The topics and partitions of a path that were chosen. Any thread may call it.
 
     Args:
@@ -187,7 +187,7 @@ class Catalog:
         row = PartitionRow(topic.name, number)
         try:
             partition = topic[number]
-            row.listed = Listed(partition)
+            row.listed = ListedPartition(partition)
             counted, tally = self._tallies.get(row.name, (None, None))
             if counted == _counted_of(partition, row.listed):
                 row.tally = tally
@@ -198,14 +198,14 @@ class Catalog:
             row.trouble = plain(str(error))
         return row
 
-    def view(self, topic: str, number: int | None = None) -> View:
+    def view(self, topic: str, number: int | None = None) -> BrowserView:
         """The records of a partition; None: of all that are chosen, by their times.
 
         Raises: as `Store.topic`, `Topic.__getitem__`.
         """
         found = self._store.topic(topic)
         numbers = self.numbers(topic) if number is None else (number,)
-        return View([found[one] for one in numbers], found)
+        return BrowserView([found[one] for one in numbers], found)
 
     # ------------------------------------------------------------------ counting
 
@@ -238,7 +238,9 @@ class Catalog:
         on_progress(total, total)
 
 
-def _counted_of(partition: logstore.Partition, one: Listed | Tally) -> _Counted:
+def _counted_of(
+    partition: logstore.Partition, one: ListedPartition | Tally
+) -> _Counted:
     return partition.topic_id, one.start, one.end, one.size
 
 
@@ -307,7 +309,7 @@ def problems_by_partition(
     return counts
 
 
-def rows_of(catalog: Catalog, check: Callable[[], None]) -> Iterator[TopicRow]:
+def rows_of(catalog: BrowserCatalog, check: Callable[[], None]) -> Iterator[TopicRow]:
     """The rows of all topics, one after the other; one that is gone is left out.
 
     Args:

@@ -10,7 +10,7 @@ import click
 
 from logstore.cli import options
 from logstore.cli.app import PARTITIONS, command, store_config
-from logstore.cli.browse.catalog import Catalog, check_path
+from logstore.cli.browse.catalog import BrowserCatalog, check_path
 from logstore.cli.lazy import import_package
 from logstore.cli.output import is_terminal
 
@@ -44,7 +44,7 @@ def browse(path: str, **given: Any) -> int:
     import_package("textual")
     browser = importlib.import_module("logstore.cli.browse.browser").Browser
     config = store_config(given)
-    catalog = Catalog(path, given["topics"], given["numbers"], config)
+    catalog = BrowserCatalog(path, given["topics"], given["numbers"], config)
     try:
         app = browser(catalog, config=config, start=given["first"])
         status = app.run()

@@ -12,11 +12,11 @@ from textual.binding import Binding, BindingType
 from textual.widgets import DataTable, Static
 
 import logstore
-from logstore.cli.browse.catalog import Catalog, partition_of
+from logstore.cli.browse.catalog import BrowserCatalog, partition_of
 from logstore.cli.browse.grid import Grid
 from logstore.cli.browse.page import Page
 from logstore.cli.browse.window import plain
-from logstore.cli.browse.work import Task
+from logstore.cli.browse.work import ScreenTask
 from logstore.cli.tables import Column
 from logstore.cli.text import counted, offsets_text, size_text
 
@@ -69,7 +69,7 @@ class DamagePage(Page):
         Binding("d", "verify(True)", "Deep"),
     ]
 
-    def __init__(self, catalog: Catalog) -> None:
+    def __init__(self, catalog: BrowserCatalog) -> None:
         super().__init__("damage")
         self._catalog = catalog
         self._is_running = False
@@ -113,7 +113,7 @@ class DamagePage(Page):
         self.say("verifying ...")
         target, said = self._catalog.target, 0.0
 
-        def work(task: Task) -> logstore.types.VerifyReport:
+        def work(task: ScreenTask) -> logstore.types.VerifyReport:
             def progress(done: int, total: int) -> None:
                 nonlocal said
                 task.check()

@@ -13,18 +13,18 @@ from textual.binding import BindingType
 from textual.timer import Timer
 from textual.widgets import DataTable
 
-from logstore.cli.browse.catalog import Catalog
+from logstore.cli.browse.catalog import BrowserCatalog
 from logstore.cli.browse.grid import Grid
 from logstore.cli.browse.lines import clean
 from logstore.cli.browse.page import Page
 from logstore.cli.browse.window import plain
-from logstore.cli.browse.work import Task
+from logstore.cli.browse.work import ScreenTask
 from logstore.cli.group_list import (
     COLUMNS,
     MEMBER_COLUMNS,
     ROW_COLUMNS,
-    Found,
-    Listed,
+    FoundGroups,
+    ListedGroup,
     about_members,
     groups_in,
 )
@@ -43,7 +43,7 @@ class _Watching(Page):
 
     BINDINGS: ClassVar[list[BindingType]] = []
 
-    def __init__(self, title: str, catalog: Catalog) -> None:
+    def __init__(self, title: str, catalog: BrowserCatalog) -> None:
         super().__init__(title)
         self._catalog = catalog
         self._timer: Timer | None = None
@@ -80,10 +80,10 @@ class _Watching(Page):
     def gave_up(self, group: str) -> None:
         self._later()
 
-    def _found(self, task: Task) -> Found:
+    def _found(self, task: ScreenTask) -> FoundGroups:
         return groups_in([self._catalog.root])
 
-    def _take(self, found: Found) -> None:
+    def _take(self, found: FoundGroups) -> None:
         if found.problems:
             self.say(plain(found.problems[0]), "bold red")
         else:
@@ -95,10 +95,10 @@ class _Watching(Page):
         self.put(found)
         self._later()
 
-    def put(self, found: Found) -> None:
+    def put(self, found: FoundGroups) -> None:
         raise NotImplementedError
 
-    def summary(self, found: Found) -> str:
+    def summary(self, found: FoundGroups) -> str:
         raise NotImplementedError
 
 
@@ -107,16 +107,16 @@ class GroupsPage(_Watching):
 
     about = "Groups of consumers"
 
-    def __init__(self, catalog: Catalog) -> None:
+    def __init__(self, catalog: BrowserCatalog) -> None:
         super().__init__("groups", catalog)
 
     def body(self) -> ComposeResult:
         yield Grid(COLUMNS, lambda row: (row.protocol, row.group), _style)
 
-    def put(self, found: Found) -> None:
+    def put(self, found: FoundGroups) -> None:
         self.query_one(Grid).put(found.listed)
 
-    def summary(self, found: Found) -> str:
+    def summary(self, found: FoundGroups) -> str:
         return counted(len(found.listed), "group")
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
@@ -131,7 +131,7 @@ class GroupPage(_Watching):
 
     about = "A group: its partitions above, its members below (Tab)"
 
-    def __init__(self, catalog: Catalog, group: Listed) -> None:
+    def __init__(self, catalog: BrowserCatalog, group: ListedGroup) -> None:
         super().__init__(f"groups / {group.group}", catalog)
         self._group = group
 
@@ -146,7 +146,7 @@ class GroupPage(_Watching):
             id="members",
         )
 
-    def put(self, found: Found) -> None:
+    def put(self, found: FoundGroups) -> None:
         group = self._in(found)
         if group is None:
             name = clean(self._group.group)
@@ -155,13 +155,13 @@ class GroupPage(_Watching):
         self.query_one("#rows", Grid).put([(group.group, row) for row in group.rows])
         self.query_one("#members", Grid).put([(group.group, m) for m in group.members])
 
-    def summary(self, found: Found) -> str:
+    def summary(self, found: FoundGroups) -> str:
         group = self._in(found)
         if group is None:
             return ""  # `put` says so
         return f"{group.state}, {counted(len(group.members), 'member')}"
 
-    def _in(self, found: Found) -> Listed | None:
+    def _in(self, found: FoundGroups) -> ListedGroup | None:
         name = self._group.protocol, self._group.group
         return next((g for g in found.listed if (g.protocol, g.group) == name), None)
 
@@ -172,5 +172,5 @@ class GroupPage(_Watching):
             self.browser.open_records(row.topic, row.partition, row.offset)
 
 
-def _style(row: Listed) -> str:
+def _style(row: ListedGroup) -> str:
     return "bold red" if row.stuck else ""

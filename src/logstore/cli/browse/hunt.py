@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 import logstore
 from logstore.cli.browse.lines import Line, line_of
-from logstore.cli.browse.window import Place, View
+from logstore.cli.browse.window import BrowserView, Place
 from logstore.cli.selection import Selection
 
 _REPORT_S: Final = 0.1
@@ -23,7 +23,7 @@ class _EnoughError(Exception):
     """The search has found enough rows."""
 
 
-class Found(NamedTuple):
+class SearchProgress(NamedTuple):
     """How far a search is.
 
     Attributes:
@@ -41,15 +41,15 @@ class Found(NamedTuple):
 
 
 def hunt(
-    view: View,
+    view: BrowserView,
     selection: Selection,
     start: Place,
-    on_report: Callable[[Found], None],
+    on_report: Callable[[SearchProgress], None],
     begin: Place | None = None,
     stop: Place | None = None,
     *,
     check: Callable[[], None] = lambda: None,
-) -> Found:
+) -> SearchProgress:
     """Look at the records from a place on, and report what is found.
 
     It ends at the end that the log had, or after `FOUND_MAX` rows; the result was
@@ -74,10 +74,10 @@ def hunt(
     rows = 0
     said = time.monotonic()
 
-    def report(is_done: bool = False) -> Found:
+    def report(is_done: bool = False) -> SearchProgress:
         nonlocal lines
         looked = before + sum(at[n] - origin[n] for n in at)
-        one = Found(lines, dict(at), looked, total, is_done)
+        one = SearchProgress(lines, dict(at), looked, total, is_done)
         lines = []
         on_report(one)
         return one

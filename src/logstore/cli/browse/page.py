@@ -16,7 +16,7 @@ import logstore
 from logstore.cli.advice import error_text
 from logstore.cli.browse.lines import clean
 from logstore.cli.browse.window import plain
-from logstore.cli.browse.work import Came, Work
+from logstore.cli.browse.work import Came, ScreenThreads
 from logstore.cli.text import relative
 
 
@@ -36,7 +36,7 @@ class Page(Screen[None]):
     def __init__(self, title: str) -> None:
         super().__init__()
         self._page_title = title
-        self.work = Work(self, self._failed)
+        self.work = ScreenThreads(self, self._failed)
 
     @property
     def browser(self) -> Any:

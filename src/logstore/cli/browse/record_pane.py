@@ -17,8 +17,8 @@ from logstore.cli.browse.payload import (
     document_of,
     whole_of,
 )
-from logstore.cli.browse.window import View
-from logstore.cli.browse.work import Task, Work
+from logstore.cli.browse.window import BrowserView
+from logstore.cli.browse.work import ScreenTask, ScreenThreads
 
 GROUP: Final = "whole"
 _SLOW_S: Final = 0.25
@@ -32,7 +32,7 @@ class RecordPane:
     """Shows one record in a widget. Work that takes long shows a note instead of the
     last record."""
 
-    def __init__(self, widget: DocumentView, work: Work) -> None:
+    def __init__(self, widget: DocumentView, work: ScreenThreads) -> None:
         self._widget, self._work = widget, work
         self._mode = 0
         self._whole: Whole | None = None
@@ -51,7 +51,7 @@ class RecordPane:
     def next_mode(self) -> None:
         self._mode = (self._mode + 1) % len(MODES)
 
-    def show(self, line: Line | None, view: View | None) -> None:
+    def show(self, line: Line | None, view: BrowserView | None) -> None:
         """Open the pane with the record of a row, or with the text of a notice."""
         self._widget.display = True
         if line is None or view is None:
@@ -63,7 +63,7 @@ class RecordPane:
         partition, offset = view.partitions[line.partition], line.offset
         mode, width = self.mode, self._width
 
-        def work(task: Task) -> tuple[Whole, Document]:
+        def work(task: ScreenTask) -> tuple[Whole, Document]:
             whole = whole_of(partition, offset)
             return whole, document_of(whole, mode, width)
 
@@ -93,7 +93,7 @@ class RecordPane:
     def _width(self) -> int:
         return max(self._widget.app.size.width - MARGIN, 20)
 
-    def _start(self, work: Callable[[Task], tuple[Whole, Document]]) -> None:
+    def _start(self, work: Callable[[ScreenTask], tuple[Whole, Document]]) -> None:
         self._end_wait()
         note = _one_line("reading ...", "head")
         self._slow = self._widget.set_timer(_SLOW_S, lambda: self._widget.put(note))

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from logstore.cli.browse.record_table import RecordTable
-from logstore.cli.browse.window import KEPT, PART, Part, Place, View, Window
-from logstore.cli.browse.work import Task, Work
+from logstore.cli.browse.window import KEPT, PART, BrowserView, Part, Place, Window
+from logstore.cli.browse.work import ScreenTask, ScreenThreads
 from logstore.cli.params import Bound
 
 GROUP: Final = "window"
-_Around = tuple[View, Part, int, Place]
+_Around = tuple[BrowserView, Part, int, Place]
 
 
 class RecordRows:
@@ -31,15 +31,15 @@ class RecordRows:
     def __init__(
         self,
         table: RecordTable,
-        work: Work,
-        open_view: Callable[[], View],
+        work: ScreenThreads,
+        open_view: Callable[[], BrowserView],
         on_change: Callable[[], None],
     ) -> None:
         self._table, self._work = table, work
         self._open_view, self._on_change = open_view, on_change
         self._window: Window | None = None
         self._is_loading = False
-        self.view: View | None = None
+        self.view: BrowserView | None = None
         self.ends: Place = {}
         self.follows = False
         self.is_paused = False
@@ -72,8 +72,8 @@ class RecordRows:
         """Show the log from a record on."""
         self._replace(lambda view: view.around(view.beside(partition, offset)))
 
-    def _replace(self, read: Callable[[View], tuple[Part, int]]) -> None:
-        def work(task: Task) -> _Around:
+    def _replace(self, read: Callable[[BrowserView], tuple[Part, int]]) -> None:
+        def work(task: ScreenTask) -> _Around:
             view = self.view or self._open_view()
             return view, *read(view.checked(task.check)), view.ends()
 
@@ -126,7 +126,7 @@ class RecordRows:
         if self._table.is_at_last or len(window.lines) <= KEPT - PART:
             self._read_on(view, window, looks_further=False)
 
-    def _read_on(self, view: View, window: Window, **options: Any) -> None:
+    def _read_on(self, view: BrowserView, window: Window, **options: Any) -> None:
         place = dict(window.stop)
         self._is_loading = True
         self._work.start(

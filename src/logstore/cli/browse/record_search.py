@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from logstore.cli.browse.hunt import Found, hunt
+from logstore.cli.browse.hunt import SearchProgress, hunt
 from logstore.cli.browse.lines import RecordLine
 from logstore.cli.browse.record_table import RecordTable
-from logstore.cli.browse.window import Place, View
-from logstore.cli.browse.work import Task, Work
+from logstore.cli.browse.window import BrowserView, Place
+from logstore.cli.browse.work import ScreenTask, ScreenThreads
 from logstore.cli.selection import Selection
 from logstore.cli.text import counted, grouped
 
@@ -30,10 +30,10 @@ class RecordSearch:
 
     def __init__(
         self,
-        view: View,
+        view: BrowserView,
         selection: Selection,
         table: RecordTable,
-        work: Work,
+        work: ScreenThreads,
         origin: Place,
         on_change: Callable[[], None],
     ) -> None:
@@ -78,7 +78,7 @@ class RecordSearch:
     def _hunt(self, start: Place) -> None:
         self.is_running = True
 
-        def work(task: Task) -> Found:
+        def work(task: ScreenTask) -> SearchProgress:
             last = hunt(
                 self._view,
                 self._selection,
@@ -92,7 +92,7 @@ class RecordSearch:
 
         self._work.start(work, self._ended, GROUP)
 
-    def _came(self, found: Found) -> None:
+    def _came(self, found: SearchProgress) -> None:
         if not self.is_running:
             return
         matches = sum(isinstance(one, RecordLine) for one in found.lines)
@@ -107,7 +107,7 @@ class RecordSearch:
             self._table.extend(found.lines)
         self._on_change()
 
-    def _ended(self, found: Found) -> None:
+    def _ended(self, found: SearchProgress) -> None:
         self._came(found)
         self.is_running = False
         self._next = None if found.is_done else found.place

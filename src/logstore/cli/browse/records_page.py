@@ -17,7 +17,7 @@ from logstore.cli.browse.record_pane import RecordPane
 from logstore.cli.browse.record_rows import RecordRows
 from logstore.cli.browse.record_search import RecordSearch
 from logstore.cli.browse.record_table import RecordTable
-from logstore.cli.browse.window import View
+from logstore.cli.browse.window import BrowserView
 from logstore.cli.params import Bound
 from logstore.cli.selection import Selection
 from logstore.cli.text import counted, grouped
@@ -36,7 +36,7 @@ class RecordsPage(Page):
         Binding("g,home", "first", "First", show=False),
         Binding("G,end", "last", "Last", show=False),
         Binding("f", "follow", "Follow"),
-        Binding("v", "mode", "View"),
+        Binding("v", "mode", "BrowserView"),
         Binding("n", "step(1)", "Next", show=False),
         Binding("p", "step(-1)", "Previous", show=False),
         Binding("z", "zoom", "Zoom", show=False),
@@ -50,7 +50,7 @@ class RecordsPage(Page):
     ]
 
     def __init__(
-        self, open_view: Callable[[], View], title: str, start: Bound = None
+        self, open_view: Callable[[], BrowserView], title: str, start: Bound = None
     ) -> None:
         super().__init__(title)
         self._start = start

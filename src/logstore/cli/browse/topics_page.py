@@ -13,14 +13,14 @@ from textual.widgets import DataTable
 
 from logstore.cli import ls
 from logstore.cli.browse.catalog import (
-    Catalog,
+    BrowserCatalog,
     PartitionRow,
     TopicRow,
     rows_of,
 )
 from logstore.cli.browse.grid import Grid
 from logstore.cli.browse.page import Page
-from logstore.cli.browse.work import Task
+from logstore.cli.browse.work import ScreenTask
 from logstore.cli.tables import Column
 from logstore.cli.text import counted, grouped, size_text, time_text
 
@@ -54,7 +54,7 @@ class _Counting(Page):
         Binding("r", "again", "Read again", show=False),
     ]
 
-    def __init__(self, title: str, catalog: Catalog) -> None:
+    def __init__(self, title: str, catalog: BrowserCatalog) -> None:
         super().__init__(title)
         self.catalog = catalog
         self._rows: list[Any] = []
@@ -73,7 +73,7 @@ class _Counting(Page):
     def on_screen_resume(self) -> None:
         self._load()
 
-    def rows(self, task: Task) -> list[Any]:
+    def rows(self, task: ScreenTask) -> list[Any]:
         """Read the current rows; called in a thread."""
         raise NotImplementedError
 
@@ -88,7 +88,7 @@ class _Counting(Page):
         if self._timer is not None:
             self._timer.stop()
 
-        def work(task: Task) -> tuple[list[Any], float]:
+        def work(task: ScreenTask) -> tuple[list[Any], float]:
             begin = time.monotonic()
             return self.rows(task), time.monotonic() - begin
 
@@ -126,7 +126,7 @@ class _Counting(Page):
         self.say("counting ...")
         said = 0.0
 
-        def work(task: Task) -> None:
+        def work(task: ScreenTask) -> None:
             def progress(done: int, total: int) -> None:
                 nonlocal said
                 task.check()
@@ -163,7 +163,7 @@ class TopicsPage(_Counting):
 
     about = "Topics"
 
-    def __init__(self, catalog: Catalog) -> None:
+    def __init__(self, catalog: BrowserCatalog) -> None:
         super().__init__("topics", catalog)
 
     def body(self) -> ComposeResult:
@@ -189,7 +189,7 @@ class TopicsPage(_Counting):
     def _style(self, row: TopicRow) -> str:
         return "bold red" if self._damage(row).startswith("!") else ""
 
-    def rows(self, task: Task) -> list[TopicRow]:
+    def rows(self, task: ScreenTask) -> list[TopicRow]:
         rows: list[TopicRow] = []
         begin, shown = time.monotonic(), 0
         for row in rows_of(self.catalog, task.check):
@@ -229,7 +229,7 @@ class PartitionsPage(_Counting):
     about = "Partitions of a topic"
     BINDINGS: ClassVar[list[BindingType]] = [Binding("a", "all", "All")]
 
-    def __init__(self, catalog: Catalog, topic: str) -> None:
+    def __init__(self, catalog: BrowserCatalog, topic: str) -> None:
         super().__init__(topic, catalog)
         self._topic = topic
 
@@ -239,7 +239,7 @@ class PartitionsPage(_Counting):
     def _style(self, row: PartitionRow) -> str:
         return "bold red" if damage_of(row).startswith("!") else ""
 
-    def rows(self, task: Task) -> list[PartitionRow]:
+    def rows(self, task: ScreenTask) -> list[PartitionRow]:
         rows = self.catalog.topic_row(self._topic).partitions
         for row in rows:
             row.problems = self.browser.problems_of(row.topic, row.number)

@@ -49,7 +49,7 @@ class Part(NamedTuple):
     at_end: bool
 
 
-class View:
+class BrowserView:
     """A partition, or the partitions of a topic as one stream, as the browser reads it.
 
     Every call reads the current log. Any thread may call it.
@@ -70,7 +70,7 @@ class View:
         self._numbers = {os.fspath(one.path): one.number for one in partitions}
         self._check: Callable[[], None] = lambda: None
 
-    def checked(self, check: Callable[[], None]) -> View:
+    def checked(self, check: Callable[[], None]) -> BrowserView:
         """The same, calling a function at each record and each damaged part that it
         reads: an exception of it ends the read."""
         view = copy.copy(self)
@@ -352,4 +352,4 @@ def plain(message: str) -> str:
     return harmless(relative(for_command_line(message)))
 
 
-__all__ = ["KEPT", "PART", "Part", "Place", "View", "Window", "plain"]
+__all__ = ["KEPT", "PART", "Part", "Place", "BrowserView", "Window", "plain"]

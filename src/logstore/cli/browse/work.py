@@ -19,11 +19,11 @@ _Result = TypeVar("_Result")
 _THREADS: Final = 6
 
 
-class StoppedError(Exception):
+class TaskStoppedError(Exception):
     """The result of a thread is no longer needed."""
 
 
-class Task:
+class ScreenTask:
     """The work of one thread. Any thread may call it."""
 
     def __init__(self, screen: Screen[Any]) -> None:
@@ -47,7 +47,7 @@ class Task:
             StoppedError: it was.
         """
         if self.is_stopped:
-            raise StoppedError
+            raise TaskStoppedError
 
     def hand(self, take: Callable[[Any], None], value: Any) -> None:
         """Have the screen take a value, in its own thread, unless the task is stopped
@@ -63,12 +63,14 @@ class Task:
 class Came(Message):
     """A value from the thread of a task, and the function that takes it."""
 
-    def __init__(self, task: Task, take: Callable[[Any], None], value: Any) -> None:
+    def __init__(
+        self, task: ScreenTask, take: Callable[[Any], None], value: Any
+    ) -> None:
         super().__init__()
         self.task, self.take, self.value = task, take, value
 
 
-class Work:
+class ScreenThreads:
     """The threads of a screen, by groups: each has one task at a time.
 
     The process may end while they run: they only read.
@@ -82,26 +84,26 @@ class Work:
         self, screen: Screen[Any], on_failure: Callable[[tuple[str, Exception]], None]
     ) -> None:
         self._screen, self._on_failure = screen, on_failure
-        self._tasks: dict[str, Task] = {}
+        self._tasks: dict[str, ScreenTask] = {}
         self._free = threading.Semaphore(_THREADS)
 
     def start(
         self,
-        work: Callable[[Task], _Result],
+        work: Callable[[ScreenTask], _Result],
         take: Callable[[_Result], None],
         group: str,
     ) -> None:
         """Work in a thread, and give the result to `take`; earlier work of the group is
         stopped."""
         self.stop(group)
-        task = self._tasks[group] = Task(self._screen)
+        task = self._tasks[group] = ScreenTask(self._screen)
 
         def run() -> None:
             try:
                 with self._free:
                     task.check()
                     result = work(task)
-            except StoppedError:
+            except TaskStoppedError:
                 return
             except Exception as error:  # one record must not end the browser
                 task.hand(self._on_failure, (group, error))

@@ -14,7 +14,7 @@ from logstore.cli.app import LOGS, command
 from logstore.cli.damage import DamageLog
 from logstore.cli.export.columns import ColumnWriter, partition_batches
 from logstore.cli.export.rows import rows_of
-from logstore.cli.export.targets import STDOUT, TEXT_KINDS, Target, path_for_topic
+from logstore.cli.export.targets import STDOUT, TEXT_KINDS, ExportFile, path_for_topic
 from logstore.cli.log_file import FileSource
 from logstore.cli.output import Printer, Progress
 from logstore.cli.params import Bound
@@ -42,10 +42,10 @@ _UNKNOWN: Final = "unknown"
 _Place = TypeVar("_Place")
 
 
-class Job(NamedTuple):
+class ExportJob(NamedTuple):
     """One file of an export, and the data that it gets."""
 
-    target: Target
+    target: ExportFile
     partitions: Sequence[Any]
     files: Sequence[FileSource]
 
@@ -104,11 +104,11 @@ def _output_of(given: dict[str, Any]) -> str:
     return path
 
 
-def _jobs(sources: Sources, output: str, given: dict[str, Any]) -> Iterator[Job]:
+def _jobs(sources: Sources, output: str, given: dict[str, Any]) -> Iterator[ExportJob]:
     kind, force = given["kind"], given["force"]
     if not given["per_topic"]:
-        target = Target(output, kind, force=force)
-        yield Job(target, sources.partitions, sources.files)
+        target = ExportFile(output, kind, force=force)
+        yield ExportJob(target, sources.partitions, sources.files)
         return
     if output == STDOUT:
         raise click.UsageError("--per-topic writes files; -o - is standard output")
@@ -118,8 +118,8 @@ def _jobs(sources: Sources, output: str, given: dict[str, Any]) -> Iterator[Job]
     )
     # All names first: nothing is written if one of them cannot be.
     jobs = [
-        Job(
-            Target(path_for_topic(output, kind, topic), kind, force=force),
+        ExportJob(
+            ExportFile(path_for_topic(output, kind, topic), kind, force=force),
             [p for p in sources.partitions if p.topic == topic],
             [f for f in sources.files if (f.topic or _UNKNOWN) == topic],
         )
@@ -128,7 +128,7 @@ def _jobs(sources: Sources, output: str, given: dict[str, Any]) -> Iterator[Job]
     yield from jobs
 
 
-def _report_written(printer: Printer, job: Job, count: int) -> None:
+def _report_written(printer: Printer, job: ExportJob, count: int) -> None:
     target = job.target
     if target.is_stdout:
         return
@@ -181,7 +181,7 @@ class _Export:
     def __init__(
         self,
         sources: Sources,
-        job: Job,
+        job: ExportJob,
         given: dict[str, Any],
         bounds: tuple[Bound, Bound],
         printer: Printer,

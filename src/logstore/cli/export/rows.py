@@ -43,7 +43,7 @@ _PROBE_BYTES: Final = 64
 _Parts: TypeAlias = tuple[bytes, ...]
 
 
-class Rows(Protocol):
+class RowFormat(Protocol):
     """Turns records of one partition into bytes of a text file."""
 
     def head(self) -> bytes:
@@ -60,7 +60,7 @@ class Rows(Protocol):
         ...
 
 
-def rows_of(kind: str, payload: str, times: str) -> Rows:
+def rows_of(kind: str, payload: str, times: str) -> RowFormat:
     """Row writer for ``jsonl`` or ``csv``."""
     return CsvRows(payload, times) if kind == "csv" else JsonRows(payload, times)
 

@@ -72,7 +72,7 @@ def path_for_topic(output: str, kind: str | None, topic: str) -> str:
     )
 
 
-class Target:
+class ExportFile:
     """A file that is written under another name (``FILE.part``) until it is whole.
 
     Attributes:

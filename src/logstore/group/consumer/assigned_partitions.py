@@ -12,9 +12,9 @@ from logstore.group.consumer.committer import Committer
 from logstore.group.consumer.group_place import GroupPlace
 from logstore.group.consumer.options import Callback, Callbacks
 from logstore.group.consumer.reading import PartitionReader
-from logstore.group.member.generations import Subscription
+from logstore.group.member.next_generation import MemberSubscription
 from logstore.io.layout import TopicPartition
-from logstore.store.inside import topics_now
+from logstore.store.package_access import topics_now
 
 __all__ = ["AssignedPartitions"]
 
@@ -94,7 +94,7 @@ class AssignedPartitions:
         place.check_at = now + _CHECK_S
         return bool(gone or lost or revoked or taken or is_told)
 
-    def _have_all(self, wanted: Subscription) -> bool:
+    def _have_all(self, wanted: MemberSubscription) -> bool:
         """Take all partitions of the topics, without a group."""
         topics = topics_now(self._place.store)
         keys = {
@@ -113,7 +113,7 @@ class AssignedPartitions:
         self._warn_unknown(wanted)
         return bool(lost or is_told)
 
-    def _warn_unknown(self, wanted: Subscription) -> None:
+    def _warn_unknown(self, wanted: MemberSubscription) -> None:
         unknown = {name for name in wanted.topics if name not in self._unknown}
         if not unknown:
             return

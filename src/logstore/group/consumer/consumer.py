@@ -16,7 +16,7 @@ from logstore.errors import (
     LogStoreError,
 )
 from logstore.group.consumer.core import Core
-from logstore.group.consumer.deliveries import Deliveries, Entry
+from logstore.group.consumer.deliveries import CallGate, Deliveries
 from logstore.group.consumer.inputs import begin_transaction
 from logstore.group.consumer.options import (
     Callback,
@@ -38,8 +38,8 @@ from logstore.io.layout import TopicPartition
 from logstore.log.read.corruption import OnCorruption
 from logstore.record.arguments import as_offset, as_time_ms, refuse_pickling
 from logstore.record.record import TopicRecord
-from logstore.store.inside import topics_now
 from logstore.store.opening import open_store
+from logstore.store.package_access import topics_now
 from logstore.store.store import Store
 
 __all__ = ["Consumer", "deliveries_of"]
@@ -144,7 +144,7 @@ class Consumer:
             if self._own_store is not None:
                 self._own_store.close()
             raise
-        self._entry = Entry(self._core)
+        self._entry = CallGate(self._core)
         self._deliveries = Deliveries(self._entry, self._options.max_poll_records)
         self._is_finished = False
         if topics or pattern is not None:

@@ -13,12 +13,12 @@ from logstore.group.consumer.reading import Before
 from logstore.io.layout import TopicPartition
 from logstore.record.record import TopicRecord
 
-__all__ = ["Deliveries", "Entry"]
+__all__ = ["Deliveries", "CallGate"]
 
 _Found: TypeAlias = dict[TopicPartition, list[TopicRecord]]
 
 
-class Entry:
+class CallGate:
     """Lets one call at a time into a consumer.
 
     Attributes:
@@ -92,7 +92,7 @@ class Deliveries:
         entry: how its calls enter the consumer.
     """
 
-    def __init__(self, entry: Entry, records_max: int) -> None:
+    def __init__(self, entry: CallGate, records_max: int) -> None:
         self.entry = entry
         self._records_max = records_max
 

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from logstore.errors import ConfigError
 from logstore.group.consumer.options import Options
 from logstore.group.consumer.positions import Positions
-from logstore.group.member.generations import Subscription
 from logstore.group.member.membership import Membership
+from logstore.group.member.next_generation import MemberSubscription
 from logstore.group.member.open_group import OpenGroup
 from logstore.io import layout
 from logstore.io.layout import TopicPartition
-from logstore.store.inside import files_directory, root_of, topics_now
+from logstore.store.package_access import files_directory, root_of, topics_now
 from logstore.store.store import Store
 
 __all__ = ["GroupPlace"]
@@ -42,7 +42,7 @@ class GroupPlace:
         self.root = root_of(store) if options.group is None else files_directory(store)
         self.member: Membership | None = None
         self.positions = Positions(store, options, None)
-        self.wanted: Subscription | None = None
+        self.wanted: MemberSubscription | None = None
         self.check_at = 0.0
 
     def join(self) -> Membership | None:

@@ -21,7 +21,7 @@ from logstore.log.read.options import ReadOptions
 from logstore.log.read.proof import ProofFinder
 from logstore.log.read.view import View
 from logstore.record.record import TopicRecord
-from logstore.store.inside import readable_end, views_of
+from logstore.store.package_access import readable_end, views_of
 from logstore.store.partition.partition import Partition
 from logstore.store.partition.partition_views import Latest, Turn
 

@@ -24,7 +24,7 @@ from logstore.group.file.group_file import GroupFile
 from logstore.group.file.slots import BusyError
 from logstore.group.member.open_group import OpenGroup
 from logstore.io import layout
-from logstore.io.checkpoint.ledger import Entry
+from logstore.io.checkpoint.ledger import LedgerEntry
 from logstore.io.checkpoint.recovery_report import (
     POSITION_ABOVE_END,
     POSITION_LOWERED,
@@ -34,7 +34,7 @@ from logstore.io.checkpoint.topic_identity import counts_in
 from logstore.io.directory import Directory
 from logstore.io.layout import TopicPartition
 from logstore.store.copy.copies import LoweredTo, at_adoption
-from logstore.store.inside import partition_id, views_of
+from logstore.store.package_access import partition_id, views_of
 from logstore.store.partition.partition import Partition
 from logstore.store.publication.publication import GROUP_IDENTITY
 from logstore.store.publication.publisher import Publisher
@@ -145,7 +145,7 @@ def _lower_published(
     """Lower the positions of groups that commit by transactions. Each change has a
     separate number: a transaction that began with the position before is refused."""
     with publisher.lock:
-        changes: dict[str, Entry] = {}
+        changes: dict[str, LedgerEntry] = {}
         found: list[_Above] = []
         try:
             with storage_errors("read", root.path_of(layout.PUBLISHED)):

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 from logstore.config import check_int
 from logstore.errors import ConfigError, OffsetMetadataTooLargeError
 from logstore.group.member.assignors import Assignor, assignor_of
-from logstore.group.member.generations import Subscription
+from logstore.group.member.next_generation import MemberSubscription
 from logstore.io import layout
 from logstore.io.layout import OFFSET_MAX, TopicPartition
 from logstore.log.read.corruption import DamagePolicy, OnCorruption
@@ -167,7 +167,7 @@ def as_text(name: str, text: str) -> bytes:
         raise _bad(name, text, "text that has a UTF-8 form") from None
 
 
-def as_subscription(topics: Any, pattern: Any) -> Subscription:
+def as_subscription(topics: Any, pattern: Any) -> MemberSubscription:
     """The topics that a consumer asks for.
 
     Raises:
@@ -186,7 +186,7 @@ def as_subscription(topics: Any, pattern: Any) -> Subscription:
         except re.error as error:
             raise _bad("pattern", pattern, f"a regular expression: {error}") from None
         as_text("pattern", pattern)
-    return Subscription(names, pattern)
+    return MemberSubscription(names, pattern)
 
 
 def as_partition(value: Any) -> TopicPartition:

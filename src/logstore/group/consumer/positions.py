@@ -31,7 +31,7 @@ from logstore.io.checkpoint.topic_identity import counts_in
 from logstore.io.layout import TopicPartition
 from logstore.log.read.proof import ProofFinder
 from logstore.record.arguments import as_time_ms
-from logstore.store.inside import (
+from logstore.store.package_access import (
     lowered_in_copy,
     partition_id,
     topics_now,

@@ -41,7 +41,7 @@ from logstore.io.checkpoint.topic_identity import counts_in
 from logstore.io.layout import TopicPartition
 from logstore.record.encoder import check_payload_type
 from logstore.store.copy.copies import LoweredTo
-from logstore.store.inside import (
+from logstore.store.package_access import (
     lowered_in_copy,
     published_ms,
     stage_for_group,

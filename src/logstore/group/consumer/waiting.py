@@ -11,7 +11,7 @@ from logstore.group.consumer.reading import PartitionReader
 from logstore.group.member.membership import Membership
 from logstore.io.directory import Directory
 from logstore.io.wakeups import Watch
-from logstore.store.inside import views_of
+from logstore.store.package_access import views_of
 from logstore.store.partition.new_records import NewRecords
 
 __all__ = ["Waiting"]
@@ -59,7 +59,7 @@ class Waiting:
             seconds = min(seconds, _DURABLE_S_MAX)
         watches = []
         if member is not None:
-            seconds = min(seconds, member.others.due_s())
+            seconds = min(seconds, member.liveness.due_s())
             watches.append(Watch(member.group.slots.fd, native.WATCH_WRITES))
         is_woken = self._new_records.wait(
             [views_of(reader.partition) for reader in readers],

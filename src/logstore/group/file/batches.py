@@ -168,7 +168,7 @@ class Batches:
         )
         return _Plain(batch, record_key, begin)
 
-    def _encoded(self, rows: native.Rows, offset: int, now_ms: int) -> bytes:
+    def _encoded(self, rows: native.EncodedColumns, offset: int, now_ms: int) -> bytes:
         parts = [
             bytes(native.buffer_of(data, size))
             for data, size in self._encoder.encode(rows, offset, now_ms, 0)

@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 from logstore import _native as native
 from logstore.errors import CorruptCheckpointError, UnsupportedError
-from logstore.group.file.durable_point import DurablePoint, FileId
+from logstore.group.file.durable_point import FileId, GroupDurablePoint
 from logstore.record.batch_search import MAGIC_POS, possible_batches
 from logstore.record.decoder import Damage
 
-__all__ = ["Rest", "damaged", "may_be_torn", "whole_batch", "written_later"]
+__all__ = ["TrailingBytes", "damaged", "may_be_torn", "whole_batch", "written_later"]
 
 
 def damaged(path: str, position: int, reason: str) -> CorruptCheckpointError:
@@ -44,7 +44,7 @@ def written_later(path: str, position: int | None, reason: str) -> UnsupportedEr
     )
 
 
-class Rest(NamedTuple):
+class TrailingBytes(NamedTuple):
     """The bytes after the last whole batch.
 
     Attributes:
@@ -67,7 +67,7 @@ class Rest(NamedTuple):
         unknown = "a batch of an unknown format: " if self.damage.unsupported else ""
         return f"{unknown}{self.damage.reason}"
 
-    def check(self, path: str, file: FileId, point: DurablePoint) -> None:
+    def check(self, path: str, file: FileId, point: GroupDurablePoint) -> None:
         """Raise if they are damage.
 
         Args:

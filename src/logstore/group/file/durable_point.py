@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from logstore import _native as native
 from logstore.group.file.lock_file import OpenLockFile
 
-__all__ = ["NO_POINT", "DurablePoint", "FileId", "SharedPoint"]
+__all__ = ["NO_POINT", "GroupDurablePoint", "FileId", "SharedPoint"]
 
 _DURABLE_AT: Final = 64
 _NEWER_AT: Final = 128
@@ -34,7 +34,7 @@ class FileId(NamedTuple):
     first: bytes = bytes(12)
 
 
-class DurablePoint(NamedTuple):
+class GroupDurablePoint(NamedTuple):
     """The durable part of a group's file, and of its name.
 
     Attributes:
@@ -55,7 +55,7 @@ class DurablePoint(NamedTuple):
 
 
 # Nothing is known.
-NO_POINT: Final = DurablePoint(FileId(), 0, is_of_this_boot=False)
+NO_POINT: Final = GroupDurablePoint(FileId(), 0, is_of_this_boot=False)
 
 
 class SharedPoint:
@@ -81,7 +81,7 @@ class SharedPoint:
         # Members read it several times for each time that it changes.
         self._last = b"", NO_POINT
 
-    def now(self) -> DurablePoint:
+    def now(self) -> GroupDurablePoint:
         """The point, read from the lock file."""
         return self.of(self.data())
 
@@ -89,13 +89,13 @@ class SharedPoint:
         """The bytes of both places."""
         return self._file.read(_DURABLE_AT, _BYTES)
 
-    def of(self, data: bytes) -> DurablePoint:
+    def of(self, data: bytes) -> GroupDurablePoint:
         """The point in the bytes of both places."""
         if data != self._last[0]:
             self._last = data, self._point_in(data)
         return self._last[1]
 
-    def _point_in(self, data: bytes) -> DurablePoint:
+    def _point_in(self, data: bytes) -> GroupDurablePoint:
         first, newer = _parsed(data[:_POINT_BYTES]), _parsed(data[-_POINT_BYTES:])
         if first is None:
             return NO_POINT
@@ -104,7 +104,7 @@ class SharedPoint:
         if newer is not None and (newer[0], newer[2]) == (file, boot):
             is_doubtful, is_synced = newer[1] < 0, newer[1] >= 0
             size = max(size, ~newer[1] if is_doubtful else newer[1])
-        return DurablePoint(
+        return GroupDurablePoint(
             file, size, is_now and any(boot), is_doubtful and is_now, is_synced
         )
 

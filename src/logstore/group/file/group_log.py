@@ -27,8 +27,8 @@ from logstore.errors import (
 )
 from logstore.group.file.batches import BATCH_BYTES_MAX, RECORD_BYTES, Item
 from logstore.group.file.commit_calls import CommitCalls
-from logstore.group.file.damage import Rest, damaged
-from logstore.group.file.durable_point import NO_POINT, DurablePoint, SharedPoint
+from logstore.group.file.damage import TrailingBytes, damaged
+from logstore.group.file.durable_point import NO_POINT, GroupDurablePoint, SharedPoint
 from logstore.group.file.group_records import GroupRecords
 from logstore.group.file.slots import Slots, lock_file_of
 from logstore.group.file.state import GroupState
@@ -133,9 +133,9 @@ class GroupLog:
                     raise
                 before = rest.pos, rest.data
 
-    def _rest(self, size: int, damage: Damage | None) -> Rest:
+    def _rest(self, size: int, damage: Damage | None) -> TrailingBytes:
         data = self._opened().read(self.end_pos, max(size - self.end_pos, 0))
-        return Rest(self.end_pos, data, self.last_offset + 1, damage)
+        return TrailingBytes(self.end_pos, data, self.last_offset + 1, damage)
 
     def rest_bytes(self) -> int:
         """The number of bytes after the last whole batch that was read: another member
@@ -369,7 +369,9 @@ class GroupLog:
             return
         self._calls_with(slots).sync_to(self.end_pos)
 
-    def _point_below(self, shared: SharedPoint, upto: Point) -> DurablePoint | None:
+    def _point_below(
+        self, shared: SharedPoint, upto: Point
+    ) -> GroupDurablePoint | None:
         """The durable point; None if it has reached an `end`.
 
         Raises:

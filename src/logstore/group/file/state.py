@@ -36,7 +36,7 @@ __all__ = [
     "GroupState",
     "LaterVersionError",
     "Member",
-    "Row",
+    "AssignmentRow",
     "format_state",
     "parse_state",
 ]
@@ -79,7 +79,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class AssignmentRow:
     """A row of the table of partitions: the number of its byte in the lock file, and
     the id of the topic that it is for ("" if that has no id)."""
 
@@ -105,7 +105,7 @@ class GroupState:
     assignor: str = ""
     way: str = ""
     members: tuple[Member, ...] = ()
-    rows: Mapping[TopicPartition, Row] = field(default_factory=dict)
+    rows: Mapping[TopicPartition, AssignmentRow] = field(default_factory=dict)
     topics: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     since_ms: int = -1
 
@@ -224,8 +224,8 @@ def _members(found: GroupMetadata, more: Any) -> tuple[Member, ...]:
     return tuple(members)
 
 
-def _rows(more: Any) -> dict[TopicPartition, Row]:
-    rows: dict[TopicPartition, Row] = {}
+def _rows(more: Any) -> dict[TopicPartition, AssignmentRow]:
+    rows: dict[TopicPartition, AssignmentRow] = {}
     numbers: set[int] = set()
     for number, topic, partition, topic_id in more:
         _checked(number, _is_number(number, 0, ROWS_MAX) and number not in numbers)
@@ -233,7 +233,7 @@ def _rows(more: Any) -> dict[TopicPartition, Row]:
         _checked(partition, _is_number(partition, 0, PARTITION_MAX + 1))
         _checked(topic_id, isinstance(topic_id, str))
         numbers.add(number)
-        rows[TopicPartition(topic, partition)] = Row(number, topic_id)
+        rows[TopicPartition(topic, partition)] = AssignmentRow(number, topic_id)
     return rows
 
 

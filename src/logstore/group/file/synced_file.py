@@ -6,7 +6,7 @@ import contextlib
 from typing import Final
 
 from logstore.errors import StorageError
-from logstore.group.file.durable_point import DurablePoint, FileId, SharedPoint
+from logstore.group.file.durable_point import FileId, GroupDurablePoint, SharedPoint
 from logstore.io.checkpoint.append_file import AppendFile
 from logstore.io.directory import Directory
 
@@ -38,11 +38,11 @@ class SyncedFile(AppendFile):
         """Complete the id by the first batch of `data`: its base offset and CRC."""
         self.id = FileId(self.id.inode, data[:8] + data[_CRC_POS : _CRC_POS + 4])
 
-    def is_of(self, point: DurablePoint) -> bool:
+    def is_of(self, point: GroupDurablePoint) -> bool:
         """Whether a durable point is of this file, since the start of the machine."""
         return point.is_of_this_boot and point.file == self.id
 
-    def doubts(self, point: DurablePoint) -> bool:
+    def doubts(self, point: GroupDurablePoint) -> bool:
         """Whether a sync of the file has failed, and it was not replaced since."""
         # Of no file: an earlier version was replacing it.
         is_mine = point.file in (self.id, FileId())

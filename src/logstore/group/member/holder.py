@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterable, Mapping
 
 from logstore.errors import CommitFailedError, FencedError
 from logstore.group.file.slots import ROWS_MAX
-from logstore.group.file.state import GroupState, Row
-from logstore.group.member.generations import Topics
+from logstore.group.file.state import AssignmentRow, GroupState
+from logstore.group.member.next_generation import Topics
 from logstore.group.member.open_group import OpenGroup
 from logstore.io.layout import TopicPartition
 
-__all__ = ["Holder"]
+__all__ = ["PartitionHolder"]
 
 
-class Holder:
+class PartitionHolder:
     """One member as a holder of partitions; for one thread at a time.
 
     A partition is held while `held` has it and the lock on its row is this member's.
@@ -29,14 +29,16 @@ class Holder:
 
     def __init__(self, group: OpenGroup) -> None:
         self.id = ""
-        self.held: dict[TopicPartition, Row] = {}
+        self.held: dict[TopicPartition, AssignmentRow] = {}
         self._group = group
         self._slots = group.slots
         # The state for which it is known that the member has what it holds.
         self._checked_state: GroupState | None = None
 
     def take(
-        self, partitions: Iterable[TopicPartition], rows: Mapping[TopicPartition, Row]
+        self,
+        partitions: Iterable[TopicPartition],
+        rows: Mapping[TopicPartition, AssignmentRow],
     ) -> None:
         """Take partitions that have a row, if they are free."""
         for one in partitions:

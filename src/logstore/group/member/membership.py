@@ -31,15 +31,15 @@ from logstore.group.file.state import (
     Member,
 )
 from logstore.group.member.assignors import Assignor
-from logstore.group.member.generations import (
-    Generations,
-    Subscription,
+from logstore.group.member.holder import PartitionHolder
+from logstore.group.member.liveness import Liveness
+from logstore.group.member.next_generation import (
+    GenerationPlanner,
+    MemberSubscription,
     Topics,
     alone_rows,
 )
-from logstore.group.member.holder import Holder
 from logstore.group.member.open_group import OpenGroup
-from logstore.group.member.others import Others
 from logstore.io.layout import TopicPartition
 
 __all__ = ["Membership"]
@@ -75,16 +75,16 @@ class Membership:
         evicts: bool,
     ) -> None:
         self.group = group
-        self.holder = Holder(group)
-        self.others = Others(group.slots, group.id, evicts=evicts)
-        self._generations = Generations(group.id, group.slots, topics_now, assignor)
+        self.holder = PartitionHolder(group)
+        self.liveness = Liveness(group.slots, group.id, evicts=evicts)
+        self._planner = GenerationPlanner(group.id, group.slots, topics_now, assignor)
         self._instance = instance
         self._interval_ms = interval_ms
-        self._wanted = Subscription()
+        self._wanted = MemberSubscription()
 
     # ------------------------------------------------------------ joining
 
-    def subscribe(self, wanted: Subscription) -> None:
+    def subscribe(self, wanted: MemberSubscription) -> None:
         """Ask for other topics from the next `check` on."""
         self._wanted = wanted
 
@@ -108,7 +108,7 @@ class Membership:
         named = {one.slot for one in state.members}
         slot = slots.join(self._interval_ms, named)
         if slot is None and named and named.isdisjoint(slots.members()):
-            self.group.append(state=self._generations.next(state, ()))
+            self.group.append(state=self._planner.next(state, ()))
             slot = slots.join(self._interval_ms)
         return slot
 
@@ -132,8 +132,8 @@ class Membership:
             others: as `GroupFile.refresh`.
         """
         state, own = self.group.file.state, self.holder.id
-        stuck = self.others.stuck(state, own)
-        idle = self.others.idle(state, own)
+        stuck = self.liveness.stuck(state, own)
+        idle = self.liveness.idle(state, own)
         if stuck or idle or self._has_changed(state):
             self.group.try_locked(lambda: self._settle(stuck, idle))
 
@@ -143,8 +143,8 @@ class Membership:
             me is None
             or me.is_idle
             or (me.topics, me.pattern) != self._wanted
-            or bool(self.others.ended(state, me.id))
-            or self._generations.has_changed(state)
+            or bool(self.liveness.ended(state, me.id))
+            or self._planner.has_changed(state)
         )
 
     def _settle(self, stuck: frozenset[str], idle: frozenset[str]) -> None:
@@ -156,8 +156,8 @@ class Membership:
         """
         slot = self._take_slot()
         state = self.group.file.state
-        ended = self.others.ended(state, self.holder.id)
-        evicted = self.others.evicted(state, stuck - ended)
+        ended = self.liveness.ended(state, self.holder.id)
+        evicted = self.liveness.evicted(state, stuck - ended)
         members = {
             one.id: dataclasses.replace(one, is_idle=one.is_idle or one.id in idle)
             for one in state.members
@@ -172,15 +172,15 @@ class Membership:
             me, topics=self._wanted.topics, pattern=self._wanted.pattern, is_idle=False
         )
         fenced = {one.slot for one in evicted}
-        new = self._generations.next(state, tuple(members.values()), fenced)
+        new = self._planner.next(state, tuple(members.values()), fenced)
         self.holder.id = me.id
         if new is not None:
             self.group.append(state=new)
-            self.others.forget_free()
+            self.liveness.forget_free()
             self.group.slots.wake()
 
     def _check_may_join(self, state: GroupState, members: Collection[Member]) -> None:
-        slots, assignor = self.group.slots, self._generations.assignor.name
+        slots, assignor = self.group.slots, self._planner.assignor.name
         for member in members:
             if self._instance is not None and member.instance == self._instance:
                 pid = slots.info(member.slot).process.pid
@@ -206,8 +206,8 @@ class Membership:
     # ------------------------------------------------------------ partitions
 
     def surplus(self) -> tuple[list[TopicPartition], list[TopicPartition]]:
-        """The partitions to give up, and the lost ones: see `Holder.surplus`."""
-        return self.holder.surplus(self._generations.topics_now)
+        """The partitions to give up, and the lost ones: `PartitionHolder.surplus`."""
+        return self.holder.surplus(self._planner.topics_now)
 
     def take(self) -> None:
         """Take the partitions that are assigned to this member, if they are
@@ -298,7 +298,7 @@ class Membership:
     def check_holds_now(self, partitions: Iterable[TopicPartition]) -> None:
         """Check that this member has partitions at this moment.
 
-        Raises: as `Holder.check_holds`.
+        Raises: as `PartitionHolder.check_holds`.
         """
         self.group.locked(lambda: self.holder.check_holds(partitions))
 
@@ -342,6 +342,6 @@ class Membership:
         state, own = self.group.file.state, self.holder.id
         if state.member(own) is None:
             return
-        gone = {own, *self.others.ended(state, own)}
+        gone = {own, *self.liveness.ended(state, own)}
         members = [one for one in state.members if one.id not in gone]
-        self.group.append(state=self._generations.next(state, members))
+        self.group.append(state=self._planner.next(state, members))

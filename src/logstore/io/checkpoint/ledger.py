@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from logstore.io.layout import TopicPartition
 
-__all__ = ["Call", "Changes", "Entry", "Ledger"]
+__all__ = ["Call", "Changes", "LedgerEntry", "Ledger"]
 
 # How many identities are remembered besides the pinned ones: the last to publish.
 IDENTITIES_MAX: Final = 10_000
@@ -35,7 +35,7 @@ _CALL_BYTES: Final = 30
 _SPAN_BYTES: Final = 330
 
 
-class Entry(NamedTuple):
+class LedgerEntry(NamedTuple):
     """The last publication of an identity.
 
     Attributes:
@@ -70,7 +70,7 @@ class Entry(NamedTuple):
                 }
         return None
 
-    def after(self, before: Entry | None) -> Entry:
+    def after(self, before: LedgerEntry | None) -> LedgerEntry:
         """The entry that is remembered when this change follows another entry."""
         if before is None or not (self.calls and before.calls):
             return self
@@ -83,7 +83,7 @@ class Entry(NamedTuple):
 
 
 # The last publications of identities that have changed; None: it is forgotten.
-Changes: TypeAlias = "Mapping[str, Entry | None]"
+Changes: TypeAlias = "Mapping[str, LedgerEntry | None]"
 
 
 class Ledger:
@@ -94,8 +94,8 @@ class Ledger:
         entries: of each identity; the one that published last comes last.
     """
 
-    def __init__(self, entries: Mapping[str, Entry] | None = None) -> None:
-        self._entries: dict[str, Entry] = {}
+    def __init__(self, entries: Mapping[str, LedgerEntry] | None = None) -> None:
+        self._entries: dict[str, LedgerEntry] = {}
         # How many bytes each takes.
         self._sizes: dict[str, int] = {}
         # Identities that may be forgotten, in their order.
@@ -104,12 +104,12 @@ class Ledger:
         self._bytes = self._pinned_bytes = 0
         self.apply(entries or {})
 
-    def get(self, identity: str) -> Entry | None:
+    def get(self, identity: str) -> LedgerEntry | None:
         """The last publication of an identity; None: it has published nothing, or that
         is not remembered."""
         return self._entries.get(identity)
 
-    def entries(self) -> dict[str, Entry]:
+    def entries(self) -> dict[str, LedgerEntry]:
         """A copy of all; the one that published last comes last."""
         return self._entries.copy()
 
@@ -140,7 +140,7 @@ class Ledger:
                 size = self._sizes[identity] = entry_bytes(identity, entry)
                 self._count(entry, size)
 
-    def _count(self, entry: Entry, size: int) -> None:
+    def _count(self, entry: LedgerEntry, size: int) -> None:
         self._bytes += size
         if entry.is_pinned:
             self._pinned_bytes += size
@@ -169,7 +169,7 @@ class Ledger:
                     size -= self._sizes[identity]
         return gone
 
-    def has_room(self, changes: Mapping[str, Entry]) -> bool:
+    def has_room(self, changes: Mapping[str, LedgerEntry]) -> bool:
         """Whether the file can hold these besides all that is pinned: it is true for
         what makes it no longer, whatever is there."""
         growth = pinned = own = 0
@@ -190,7 +190,7 @@ class Ledger:
         ) and pinned_after + own <= LEDGER_BYTES_MAX
 
 
-def entry_bytes(identity: str, entry: Entry) -> int:
+def entry_bytes(identity: str, entry: LedgerEntry) -> int:
     """How many bytes an entry takes in the file at most: its identity is there once,
     and again for its note, its pin and its metadata."""
     times = 1 + bool(entry.note) + entry.is_pinned + bool(entry.metadata)

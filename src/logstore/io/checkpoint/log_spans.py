@@ -19,7 +19,7 @@ from logstore.io.files import Files
 from logstore.io.layout import LOG, TopicPartition, segment_file
 
 __all__ = [
-    "Found",
+    "SpanState",
     "LogSpan",
     "Spans",
     "digest_of",
@@ -57,7 +57,7 @@ class LogSpan(NamedTuple):
 Spans: TypeAlias = "Mapping[TopicPartition, LogSpan]"
 
 
-class Found(enum.Enum):
+class SpanState(enum.Enum):
     """State of a log's bytes at the place of a publication."""
 
     WHOLE = "whole"
@@ -91,7 +91,7 @@ def digest_of(files: Files, fd: int, position: int, size: int) -> int | None:
     return digest.intdigest()
 
 
-def found_in(root: Directory, key: TopicPartition, span: LogSpan) -> Found:
+def found_in(root: Directory, key: TopicPartition, span: LogSpan) -> SpanState:
     """State of a log's bytes in the place of a span. A log with a later segment, which
     begins at the span's end or after it, was synced before that was created.
 
@@ -102,17 +102,17 @@ def found_in(root: Directory, key: TopicPartition, span: LogSpan) -> Found:
     try:
         directory = root.child(layout.partition_directory(*key))
         if _has_later(directory, span.end):
-            return Found.WHOLE
+            return SpanState.WHOLE
         with directory.opened(name) as fd:
             digest = digest_of(directory.files, fd, span.position, span.size)
             if digest is None:
-                return Found.TORN
+                return SpanState.TORN
             if digest == span.digest:
-                return Found.WHOLE
+                return SpanState.WHOLE
             is_torn = _has_zeros(directory.files, fd, span)
-            return Found.TORN if is_torn else Found.OTHER
+            return SpanState.TORN if is_torn else SpanState.OTHER
     except (FileNotFoundError, NotADirectoryError):
-        return Found.TORN
+        return SpanState.TORN
 
 
 def _has_later(directory: Directory, end: int) -> bool:
@@ -144,7 +144,7 @@ def _has_zeros(files: Files, fd: int, span: LogSpan) -> bool:
 
 def has_all(root: Directory, spans: Spans) -> bool:
     """Whether every log has the bytes of its span. Raises: OSError, as `found_in`."""
-    return all(found_in(root, *each) is Found.WHOLE for each in spans.items())
+    return all(found_in(root, *each) is SpanState.WHOLE for each in spans.items())
 
 
 def span_rows(spans: Spans) -> list[list[Any]]:

@@ -25,7 +25,7 @@ from logstore.io.checkpoint import checkpoints
 from logstore.io.checkpoint.append_file import SyncedFiles
 from logstore.io.checkpoint.entries import FileEnd
 from logstore.io.checkpoint.growing_file import GrowingFile
-from logstore.io.checkpoint.ledger import Changes, Entry, Ledger
+from logstore.io.checkpoint.ledger import Changes, Ledger, LedgerEntry
 from logstore.io.checkpoint.log_spans import Spans, has_all, span_rows
 from logstore.io.checkpoint.ownership import Ownership
 from logstore.io.checkpoint.publications import (
@@ -66,7 +66,7 @@ class _State:
         self,
         ledger: Ledger,
         bases: dict[TopicPartition, int],
-        changes: dict[str, Entry | None],
+        changes: dict[str, LedgerEntry | None],
     ) -> None:
         self.ledger = ledger
         self.bases = bases
@@ -172,7 +172,7 @@ class PublicationJournal:
         with self._lock:
             return self._decided()
 
-    def published(self) -> dict[str, Entry]:
+    def published(self) -> dict[str, LedgerEntry]:
         """The last publication of each identity, which the caller may change; the most
         recent one comes last.
 

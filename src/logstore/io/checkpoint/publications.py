@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from logstore.io import layout
 from logstore.io.checkpoint import checkpoints
 from logstore.io.checkpoint.entries import FileEnd
-from logstore.io.checkpoint.ledger import PROCESS_IDENTITY, Call, Changes, Entry
+from logstore.io.checkpoint.ledger import PROCESS_IDENTITY, Call, Changes, LedgerEntry
 from logstore.io.checkpoint.log_spans import LogSpan, has_all, spans_of
 from logstore.io.checkpoint.ownership import Ownership
 from logstore.io.checkpoint.state_fields import (
@@ -130,9 +130,9 @@ def _entry_of(
     pinned: bool,
     metadata: str,
     calls: Iterable[Any] = (),
-) -> Entry:
+) -> LedgerEntry:
     data = base64.b64decode(metadata)
-    return Entry(sequence, records, time_ms, note, pinned, data, _calls_of(calls))
+    return LedgerEntry(sequence, records, time_ms, note, pinned, data, _calls_of(calls))
 
 
 def _calls_of(rows: Iterable[Any]) -> tuple[Call, ...]:
@@ -147,7 +147,7 @@ def change_rows(changes: Changes) -> list[list[Any]]:
     ]
 
 
-def _fields(entry: Entry) -> list[Any]:
+def _fields(entry: LedgerEntry) -> list[Any]:
     fields = [*entry[:5], _text(entry.metadata)]
     return [*fields, entry.calls] if entry.calls else fields
 
@@ -165,7 +165,7 @@ class Outcome(NamedTuple):
             not the last one of a caller's identity.
     """
 
-    entry: Entry | None = None
+    entry: LedgerEntry | None = None
     is_known: bool = True
 
 
@@ -340,7 +340,7 @@ class Publications:
                     found[identity] = fields[0], ends
         return found
 
-    def published(self) -> dict[str, Entry]:
+    def published(self) -> dict[str, LedgerEntry]:
         """The last publication of each identity; the most recent one comes last. One
         whose entry may not be synced is left out.
 
@@ -354,7 +354,7 @@ class Publications:
             journal = self.journal_for(self.owner_now())
         return self.published_with(journal)
 
-    def published_with(self, journal: Journal | None) -> dict[str, Entry]:
+    def published_with(self, journal: Journal | None) -> dict[str, LedgerEntry]:
         """The published entries, with the changes of this journal. Raises: as
         `published`."""
         value = checkpoints.read_state(self._root, layout.PUBLISHED)
@@ -366,7 +366,7 @@ class Publications:
         return entries
 
 
-def _entries_of(value: Mapping[str, Any]) -> dict[str, Entry]:
+def _entries_of(value: Mapping[str, Any]) -> dict[str, LedgerEntry]:
     """The last publication of each identity, from the fields of the file."""
     notes = dict(value.get("notes", ()))
     pinned = frozenset(value.get("pinned", ()))
@@ -375,7 +375,7 @@ def _entries_of(value: Mapping[str, Any]) -> dict[str, Entry]:
     }
     calls = dict(value.get("calls", ()))
     return {
-        identity: Entry(
+        identity: LedgerEntry(
             last,
             count,
             time,
@@ -414,7 +414,7 @@ def is_of(journal: Journal, ownership: Ownership) -> bool:
     return ownership.is_own and journal.generation == ownership.store_epoch
 
 
-def remembered(published: Mapping[str, Entry]) -> dict[str, Any]:
+def remembered(published: Mapping[str, LedgerEntry]) -> dict[str, Any]:
     """The fields of a state file that hold it. Notes are apart from the rest because
     earlier versions read the file, too. They would lose pins and metadata when they
     write it, so a file that has some is of a version that they refuse."""

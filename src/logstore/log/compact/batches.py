@@ -13,7 +13,7 @@ from logstore.log.read.damage import check_wrapper, make_batch
 from logstore.record.compression import compress, level_of
 from logstore.record.decoder import Damage, open_payload
 from logstore.record.encoder import wrap
-from logstore.record.file_walk import FileWalk, Walked
+from logstore.record.file_walk import FileWalk, WalkProgress
 from logstore.segment import Segment
 
 __all__ = ["BatchWalk", "BUFFER_BYTES"]
@@ -138,7 +138,7 @@ class BatchWalk:
                     walk.take_batch(header)
             yield walk.n
 
-    def _take(self, walk: FileWalk, walked: Walked) -> None:
+    def _take(self, walk: FileWalk, walked: WalkProgress) -> None:
         """Continue after a call. The buffers become as large as the next batch needs,
         and small again after it."""
         pos = walk.pos

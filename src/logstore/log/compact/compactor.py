@@ -25,10 +25,16 @@ from logstore.errors import (
 from logstore.io.layout import INDEX, LOG, OFFSET_MAX, TIME_INDEX, segment_file
 from logstore.log.compact.dry_log import DryLog
 from logstore.log.compact.outcomes import LogOutcomes, survey_log
-from logstore.log.compact.passes import BUFFERS_BYTES, CutError, Pass, Steps, Work
+from logstore.log.compact.passes import (
+    BUFFERS_BYTES,
+    CompactionWork,
+    CutError,
+    Pass,
+    Steps,
+)
 from logstore.log.compact.plan import CompactionPlan, SegmentFacts, plan
 from logstore.log.write.compaction_gate import UnderWay
-from logstore.log.write.extent import Extent
+from logstore.log.write.log_bounds import LogBounds
 from logstore.log.write.replacement import Replacement
 from logstore.log.write.writer import PartitionWriter
 from logstore.segment import Segment
@@ -159,10 +165,10 @@ class _Compactor:
         self._files = writer.directory.files
         self._first_dirty: int | None = None
         self._plan: CompactionPlan | None = None
-        self._extent: Extent | None = None
+        self._bounds: LogBounds | None = None
         self._before = self._bytes_read = self._bytes_total = 0
         self._begun_s = self._files.monotonic()
-        self._work = Work(
+        self._work = CompactionWork(
             writer.context,
             max_memory=options.max_memory,
             decompressed_max=options.decompressed_max,
@@ -258,18 +264,18 @@ class _Compactor:
             raise
 
     def _has_changed(self, error: LogStoreError) -> bool:
-        """Whether the log was cut since the extent was seen, before its end, or, if
+        """Whether the log was cut since the bounds were seen, before its end, or, if
         another process may write to it, has changed: apparent damage is then a
         change."""
         if isinstance(self._writer, DryLog):
             return self._writer.explains(error)
         if isinstance(error, StorageError):
             return False
-        extent, replacement = self._extent, self._replacement
+        bounds, replacement = self._bounds, self._replacement
         now = self._writer.seen() if replacement is None else replacement.begin()[0]
         return (
-            extent is not None
-            and now.cuts.lowest_since(extent.cuts.serial) < extent.end
+            bounds is not None
+            and now.cuts.lowest_since(bounds.cuts.serial) < bounds.end
         )
 
     def _give_up(self, steps: Steps) -> None:
@@ -313,21 +319,21 @@ class _Compactor:
             return
         is_first = True
         while self._looks_wanted(is_first=is_first):
-            # Before the extent: the markers that it knows are in the extent.
+            # Before the bounds, which include all markers that it knows.
             stable = self._options.stable()
-            extent, self._first_dirty = replacement.begin()
-            self._extent = extent
-            facts = self._facts(extent)
-            if self._writer.cuts.lowest_since(extent.cuts.serial) < extent.end:
+            bounds, self._first_dirty = replacement.begin()
+            self._bounds = bounds
+            facts = self._facts(bounds)
+            if self._writer.cuts.lowest_since(bounds.cuts.serial) < bounds.end:
                 raise CutError  # the facts may be of segments that were cut off
-            decided = self._decide(extent, facts, stable)
+            decided = self._decide(bounds, facts, stable)
             if decided.has_moved:
-                self._record(extent, decided.first_dirty, decided.first_dirty)
-            decided, outcomes = yield from self._survey(extent, facts, decided, stable)
-            one_pass = Pass(self._work, extent, facts, decided, outcomes)
+                self._record(bounds, decided.first_dirty, decided.first_dirty)
+            decided, outcomes = yield from self._survey(bounds, facts, decided, stable)
+            one_pass = Pass(self._work, bounds, facts, decided, outcomes)
             yield from one_pass.map_keys()
             yield from one_pass.rewrite_all()
-            self._record(extent, one_pass.end, one_pass.needed_end)
+            self._record(bounds, one_pass.end, one_pass.needed_end)
             is_first = False
             if one_pass.end >= decided.end:
                 return
@@ -337,30 +343,30 @@ class _Compactor:
         *_, decided = self._look()
         return self._is_wanted(decided, is_first=is_first)
 
-    def _look(self) -> tuple[Extent, list[SegmentFacts], int, CompactionPlan]:
+    def _look(self) -> tuple[LogBounds, list[SegmentFacts], int, CompactionPlan]:
         """The log as seen without a lock, its facts, its last stable offset, and the
         plan made of them."""
         self._first_dirty = self._writer.compacted_upto()
         stable = self._options.stable()
-        extent = self._writer.seen()
-        facts = self._facts(extent)
-        return extent, facts, stable, self._decide(extent, facts, stable)
+        bounds = self._writer.seen()
+        facts = self._facts(bounds)
+        return bounds, facts, stable, self._decide(bounds, facts, stable)
 
-    def _record(self, extent: Extent, end: int, needed_end: int) -> None:
+    def _record(self, bounds: LogBounds, end: int, needed_end: int) -> None:
         assert self._replacement is not None  # not in a dry run
-        if not self._replacement.record(extent, end, needed_end):
+        if not self._replacement.record(bounds, end, needed_end):
             raise CutError
 
     def _dry_steps(self) -> Steps:
         """Decide, and count the records that would stay; write nothing. If the map is
         too small for all keys, each pass is about some of them, and about the whole
         log."""
-        extent, facts, stable, decided = self._look()
-        self._extent, self._plan = extent, None
-        self._before = sum(segment.size for segment in extent.segments)
+        bounds, facts, stable, decided = self._look()
+        self._bounds, self._plan = bounds, None
+        self._before = sum(segment.size for segment in bounds.segments)
         if not self._is_wanted(decided, is_first=True):
             return
-        decided, outcomes = yield from self._survey(extent, facts, decided, stable)
+        decided, outcomes = yield from self._survey(bounds, facts, decided, stable)
         # Else no number of classes would make a map whole.
         if decided.end - decided.first_dirty > native.MAP_OFFSETS_MAX:
             raise UnsupportedError(
@@ -374,7 +380,7 @@ class _Compactor:
             self._expect(decided, classes)
             for number in range(classes):
                 one_pass = Pass(
-                    self._work, extent, facts, decided, outcomes, (classes, number)
+                    self._work, bounds, facts, decided, outcomes, (classes, number)
                 )
                 is_whole = yield from one_pass.map_keys()
                 if not is_whole:
@@ -392,19 +398,19 @@ class _Compactor:
 
     def _survey(
         self,
-        extent: Extent,
+        bounds: LogBounds,
         facts: Sequence[SegmentFacts],
         decided: CompactionPlan,
         stable: int,
     ) -> Generator[int, None, tuple[CompactionPlan, LogOutcomes]]:
         """Look for transactions and producers. Each pass does so: they may be new. The
-        plan ends before the first transaction that is open in the extent itself: the
+        plan ends before the first transaction that is open in these bounds: the
         log may have been cut since the last stable offset was asked for."""
         self._expect(decided)
-        self._bytes_total += sum(segment.size for segment in extent.segments)
-        survey = yield from survey_log(extent.segments, extent.end)
+        self._bytes_total += sum(segment.size for segment in bounds.segments)
+        survey = yield from survey_log(bounds.segments, bounds.end)
         self._work.memory = max(self._work.memory, survey.memory_bytes)
-        decided = self._decide(extent, facts, min(stable, survey.stable(extent.start)))
+        decided = self._decide(bounds, facts, min(stable, survey.stable(bounds.start)))
         return decided, survey.outcomes(decided.end, self._options.now_ms)
 
     def _expect(self, decided: CompactionPlan, passes: int = 1) -> None:
@@ -415,24 +421,24 @@ class _Compactor:
     # ------------------------------------------------------------ the decision
 
     def _decide(
-        self, extent: Extent, facts: Sequence[SegmentFacts], stable: int
+        self, bounds: LogBounds, facts: Sequence[SegmentFacts], stable: int
     ) -> CompactionPlan:
         return plan(
             facts,
             checkpoint=self._first_dirty,
-            start=extent.start,
-            end=extent.end,
+            start=bounds.start,
+            end=bounds.end,
             stable=stable,
             config=self._writer.context.config,
             now_ms=self._options.now_ms,
         )
 
-    def _facts(self, extent: Extent) -> list[SegmentFacts]:
+    def _facts(self, bounds: LogBounds) -> list[SegmentFacts]:
         config = self._writer.context.config
         asks_first = config.max_compaction_lag_ms < OFFSET_MAX
-        dirty = extent.start if self._first_dirty is None else self._first_dirty
+        dirty = bounds.start if self._first_dirty is None else self._first_dirty
         facts = []
-        for segment in extent.segments:
+        for segment in bounds.segments:
             is_dirty = segment.next_offset > dirty
             facts.append(
                 SegmentFacts(

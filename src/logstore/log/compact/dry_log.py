@@ -12,7 +12,7 @@ from logstore.io.directory import Directory
 from logstore.io.layout import TopicPartition, partition_directory
 from logstore.log.read.view import Bounds
 from logstore.log.write.compaction_gate import CompactionGate
-from logstore.log.write.extent import Extent
+from logstore.log.write.log_bounds import LogBounds
 
 __all__ = ["DryLog"]
 
@@ -58,9 +58,9 @@ class DryLog:
         self._bounds = self._refresh()
         self.segments, self.cuts = self._bounds.segments, self._bounds.cuts
 
-    def seen(self) -> Extent:
+    def seen(self) -> LogBounds:
         """The log as the last look found it."""
-        return Extent(*self._bounds[:5])
+        return LogBounds(*self._bounds[:5])
 
     def explains(self, error: LogStoreError) -> bool:
         """Look at the log again. Whether a change since the last look may explain an

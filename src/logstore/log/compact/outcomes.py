@@ -24,7 +24,7 @@ from logstore.record.batch import ABORT, COMMIT
 from logstore.record.file_walk import FileWalk
 from logstore.segment import Segment
 
-__all__ = ["LogOutcomes", "Survey", "survey_log"]
+__all__ = ["LogOutcomes", "ProducerSurvey", "survey_log"]
 
 _BUFFER_BYTES: Final = 1 << 20
 _NONE: Final = -1
@@ -87,7 +87,7 @@ class _Producer:
         return None if header.base_offset - offset - 1 == own else offset
 
 
-class Survey:
+class ProducerSurvey:
     """The batches of producers, in their order.
 
     Attributes:
@@ -188,7 +188,9 @@ class Survey:
                 yield from producer.markers
 
 
-def survey_log(segments: Sequence[Segment], end: int) -> Generator[int, None, Survey]:
+def survey_log(
+    segments: Sequence[Segment], end: int
+) -> Generator[int, None, ProducerSurvey]:
     """Read the headers of a log; yields the bytes of each step.
 
     Args:
@@ -198,7 +200,7 @@ def survey_log(segments: Sequence[Segment], end: int) -> Generator[int, None, Su
     Raises:
         CorruptRecordError, UnsupportedError: damage.
     """
-    survey = Survey()
+    survey = ProducerSurvey()
     for segment in segments:
         for n, found, buffer_bytes in _headers(segment):
             survey.memory_bytes = max(survey.memory_bytes, buffer_bytes)

@@ -23,11 +23,11 @@ from logstore.log.compact.plan import (
     groups,
 )
 from logstore.log.write.context import LogContext
-from logstore.log.write.extent import Extent
+from logstore.log.write.log_bounds import LogBounds
 from logstore.log.write.replacement import Replacement
 from logstore.segment import Segment
 
-__all__ = ["BUFFERS_BYTES", "CutError", "Pass", "Steps", "Work"]
+__all__ = ["BUFFERS_BYTES", "CutError", "Pass", "Steps", "CompactionWork"]
 
 # This share of a group's space must be free in addition: batches may grow.
 _SPARE: Final = 10
@@ -43,7 +43,7 @@ class CutError(Exception):
     """The log was cut, or has lost segments, since it was looked at."""
 
 
-class Work:
+class CompactionWork:
     """The state that the passes of one compaction share.
 
     Attributes:
@@ -109,8 +109,8 @@ class Pass:
 
     def __init__(
         self,
-        work: Work,
-        extent: Extent,
+        work: CompactionWork,
+        bounds: LogBounds,
         facts: Sequence[SegmentFacts],
         decided: CompactionPlan,
         outcomes: LogOutcomes,
@@ -121,7 +121,7 @@ class Pass:
             one that this pass is about.
         """
         self._work = work
-        self._extent = extent
+        self._bounds = bounds
         self._facts = facts
         self._decided = decided
         self._aborted = outcomes.aborted
@@ -160,7 +160,7 @@ class Pass:
     def _sealed(self) -> list[Segment]:
         """The segments that may be compacted."""
         return [
-            s for s in self._extent.segments[:-1] if s.next_offset <= self._decided.end
+            s for s in self._bounds.segments[:-1] if s.next_offset <= self._decided.end
         ]
 
     def map_keys(self) -> Generator[int, None, bool]:
@@ -203,7 +203,7 @@ class Pass:
             if f.base_offset < self.end and f.next_offset <= self._decided.end
         ]
         limits = GroupLimits(config.segment_bytes, config.segment_index_bytes)
-        by_base = {s.base_offset: s for s in self._extent.segments}
+        by_base = {s.base_offset: s for s in self._bounds.segments}
         legacy_ms = self._legacy_horizon_ms(config.delete_retention_ms)
         grouped = groups(facts, limits)
         if self._work.replacement is not None:
@@ -271,7 +271,7 @@ class Pass:
             raise storage_error(
                 error, "compact", directory.path, "No segment was replaced."
             ) from error
-        if not work.replacement.swap(self._extent, segments, new, self.needed_end):
+        if not work.replacement.swap(self._bounds, segments, new, self.needed_end):
             raise CutError
         work.output = None
         work.count(before, core.counts, _size(group) - new.size, segments)

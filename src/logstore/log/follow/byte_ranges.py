@@ -16,8 +16,8 @@ from logstore.errors import CorruptRecordError, UnsupportedError
 from logstore.io.directory import Directory
 from logstore.io.segment_place import REPLACED
 from logstore.io.stamps import NO_FILE, FileStamp, settled, stamp_of
+from logstore.log.follow.change_stamps import CUT_BY_BROKER, CUT_BY_LOGSTORE
 from logstore.log.follow.read_only_log import ReadOnlyLog
-from logstore.log.follow.signs import CUT_BY_BROKER, CUT_BY_LOGSTORE
 from logstore.log.read.transactions import EndedTransactions, ended_transactions
 from logstore.log.read.view import ChangedError, View
 

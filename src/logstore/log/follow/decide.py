@@ -18,7 +18,13 @@ from typing import Final, NamedTuple
 from logstore.io.checkpoint.cuts import NO_CUT
 from logstore.io.checkpoint.leader_epochs import LeaderEpochs
 from logstore.io.checkpoint.partition_state import PartitionState
-from logstore.log.follow.observed import End, Names, Observed, SegmentFile, Signs
+from logstore.log.follow.observed import (
+    ChangeStamps,
+    End,
+    Names,
+    Observed,
+    SeenFile,
+)
 from logstore.log.recover import RecoveredLog
 
 __all__ = [
@@ -181,7 +187,7 @@ def _why_other(before: Observed, now: Observed, *, is_own: bool) -> str:
 
 def _fates(
     before: Observed, now: Observed
-) -> Iterator[tuple[SegmentFile, SegmentFile | None, _Fate]]:
+) -> Iterator[tuple[SeenFile, SeenFile | None, _Fate]]:
     """The former files: (file, the one with the same name now, its fate)."""
     assert now.bytes is not None
     by_base = {file.base: file for file in now.files}
@@ -341,7 +347,7 @@ def is_other_log(
     )
 
 
-def depth_of(before: Signs, now: Signs, end: int) -> Depth:
+def depth_of(before: ChangeStamps, now: ChangeStamps, end: int) -> Depth:
     """How deep a look has to go.
 
     Args:

@@ -9,12 +9,17 @@ from logstore.io.checkpoint.partition_state import PartitionMetadata, StateGrowt
 from logstore.io.layout import LEADER_EPOCHS, LOG, PARTITION_STATE, segment_file
 from logstore.io.stamps import FileStamp, Look, settled, stamp_of
 from logstore.log.follow import rolls
+from logstore.log.follow.change_stamps import (
+    Guards,
+    PartitionStamp,
+    WriterStamps,
+    writer_stamps,
+)
 from logstore.log.follow.decide import Depth, depth_of, goes_on, is_other_log
 from logstore.log.follow.file_identity import log_bases
 from logstore.log.follow.loading import LoadedLog, Loader, observed
 from logstore.log.follow.new_batches import read_new_batches
-from logstore.log.follow.observed import Names, Observed, Signs
-from logstore.log.follow.signs import Guards, PartitionStamp, WriterSigns, writer_signs
+from logstore.log.follow.observed import ChangeStamps, Names, Observed
 from logstore.log.read.view import Segments
 from logstore.segment import Segment
 
@@ -99,7 +104,7 @@ class FollowedLog:
         between may be of another one; or a broker has taken the store over."""
         if self.files.is_foreign:
             return False
-        return writer_signs(look.stamps()) != self._writer_signs(self._stamp)
+        return writer_stamps(look.stamps()) != self._writer_stamps(self._stamp)
 
     def is_of_one_log(self, end: int, look: Look) -> bool:
         """Whether everything that was read of a foreign log from this end on is of one
@@ -159,23 +164,23 @@ class FollowedLog:
         later = self._loader.after_deletion(metadata)
         return later is None or self._is_other(later, first)
 
-    def _writer_signs(self, stamp: PartitionStamp) -> WriterSigns:
-        return stamp.writer_signs(is_foreign=self.files.is_foreign)
+    def _writer_stamps(self, stamp: PartitionStamp) -> WriterStamps:
+        return stamp.writer_stamps(is_foreign=self.files.is_foreign)
 
-    def _signs(self) -> Signs:
+    def _stamps_before(self) -> ChangeStamps:
         stamp = self._stamp
-        return Signs(
+        return ChangeStamps(
             stamp.directory_id,
-            self._writer_signs(stamp),
+            self._writer_stamps(stamp),
             self._mtime_ns,
             self._state,
             self._epochs.rows,
             stamp if self.is_ended else None,
         )
 
-    def _signs_now(self, look: Look) -> Signs:
+    def _stamps_now(self, look: Look) -> ChangeStamps:
         if self.is_ended:
-            return self._signs_of_ended(look)
+            return self._stamps_of_ended(look)
         stamps, epochs = look.stamps(), self._epochs
         names, state = stamps["."], stamps[PARTITION_STATE]
         assert names is not None
@@ -188,9 +193,9 @@ class FollowedLog:
             files = self._directory.files
             if not has_next and settled(names[2], look.begun_ms, files) >= 0:
                 self._without_next = names
-        return Signs(
+        return ChangeStamps(
             look.place,
-            writer_signs(stamps),
+            writer_stamps(stamps),
             names[1],
             state,
             epochs.rows,
@@ -198,16 +203,16 @@ class FollowedLog:
             has_next,
         )
 
-    def _signs_of_ended(self, look: Look) -> Signs:
-        """The signs of a log with damage, or that is about to be cut: everything that
+    def _stamps_of_ended(self, look: Look) -> ChangeStamps:
+        """The stamps of a log with damage, or that is about to be cut: everything that
         the stamp has, the leader epochs of a foreign one, and the bytes at its end."""
         stamp = self._loader.stamp()
         is_same = stamp == self._stamp and not self.files.is_last_other(self.segments)
         if self.files.is_foreign:
             is_same &= self._epochs_now(look.stamps()) is self._epochs
-        return Signs(
+        return ChangeStamps(
             stamp.directory_id,
-            self._writer_signs(stamp),
+            self._writer_stamps(stamp),
             stamp.mtime_ns,
             stamp.state,
             self._epochs.rows,
@@ -236,8 +241,8 @@ class FollowedLog:
         Raises:
             OSError, LogStoreError: a file cannot be read, or is gone.
         """
-        now = self._signs_now(look)
-        depth = depth_of(self._signs(), now, self.end_offset)
+        now = self._stamps_now(look)
+        depth = depth_of(self._stamps_before(), now, self.end_offset)
         if depth is Depth.NOTHING or depth is Depth.FILES:
             return depth is Depth.NOTHING
         if now.epochs != self._epochs.rows:
@@ -255,7 +260,7 @@ class FollowedLog:
         stamp = stamp or (self._last_stamp() if self.segments else None)
         return stamp is None or self._grow_at_end(stamp, look.begun_ms)
 
-    def _grow_by_rolls(self, now: Signs) -> bool | None:
+    def _grow_by_rolls(self, now: ChangeStamps) -> bool | None:
         """Add the segments that logstore's own writer has begun, if nothing else has
         happened (rolls.py). None: the names and the whole state must be looked at;
         False: as `grow`.
@@ -286,7 +291,7 @@ class FollowedLog:
         self._mtime_ns = now.mtime_ns
         return True
 
-    def _grow_by_names(self, now: Signs, begun_ms: int) -> bool:
+    def _grow_by_names(self, now: ChangeStamps, begun_ms: int) -> bool:
         """Add new segments after the last one, drop those deleted at the front. False:
         as `grow`.
 

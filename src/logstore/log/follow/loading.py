@@ -22,11 +22,11 @@ from logstore.io.checkpoint.partition_state import PartitionMetadata, PartitionS
 from logstore.io.directory import Directory
 from logstore.io.file_cache import Descriptors
 from logstore.io.stamps import FileStamp, settled
+from logstore.log.follow.change_stamps import PartitionStamp
 from logstore.log.follow.decide import Change, Which, decide, is_other_log
 from logstore.log.follow.file_identity import LogFiles, adopt_copy, is_copy
-from logstore.log.follow.observed import Bytes, Observed, SegmentFile
+from logstore.log.follow.observed import Bytes, Observed, SeenFile
 from logstore.log.follow.publication_stop import PublicationStop
-from logstore.log.follow.signs import PartitionStamp
 from logstore.log.recover import RecoveredLog, RecoveryContext, load
 from logstore.segment import Segment
 
@@ -326,7 +326,7 @@ def observed(
         log.start_offset,
         ends[-1].offset if ends else log.end_offset,
         tuple(
-            SegmentFile(
+            SeenFile(
                 segment.base_offset,
                 segment.next_offset,
                 segment.size,

@@ -8,10 +8,10 @@ from typing import NamedTuple
 from logstore.io.checkpoint.cuts import Cuts
 from logstore.io.stamps import FileStamp
 
-__all__ = ["Bytes", "End", "Names", "Observed", "SegmentFile", "Signs"]
+__all__ = ["Bytes", "End", "Names", "Observed", "SeenFile", "ChangeStamps"]
 
 
-class SegmentFile(NamedTuple):
+class SeenFile(NamedTuple):
     """The file of one segment.
 
     Attributes:
@@ -77,7 +77,7 @@ class Observed(NamedTuple):
     place: tuple[int, int]
     start: int
     end: int
-    files: tuple[SegmentFile, ...]
+    files: tuple[SeenFile, ...]
     ends: tuple[End, ...]
     damage: str = ""
     bytes: Bytes | None = None
@@ -89,7 +89,7 @@ class Observed(NamedTuple):
     epochs: tuple[tuple[int, int], ...] = ()
 
 
-class Signs(NamedTuple):
+class ChangeStamps(NamedTuple):
     """The signs by which a look finds out how deep it has to go.
 
     Attributes:

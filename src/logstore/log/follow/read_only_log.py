@@ -21,13 +21,13 @@ from logstore.io.file_cache import Descriptors
 from logstore.io.layout import TopicPartition
 from logstore.io.segment_place import REPLACED
 from logstore.io.stamps import Look, settled
+from logstore.log.follow.change_stamps import BrokerStart, publication_key
 from logstore.log.follow.decide import Which
-from logstore.log.follow.durable_news import DurableNews
+from logstore.log.follow.durable_updates import DurableUpdates
+from logstore.log.follow.follow_appends import AppendFollower
 from logstore.log.follow.followed import FollowedLog
 from logstore.log.follow.loading import ATTEMPTS, LoadedLog, Loader
 from logstore.log.follow.publication_stop import PublicationStop
-from logstore.log.follow.quick_look import QuickLook
-from logstore.log.follow.signs import BrokerStart, publication_key
 from logstore.log.read.view import Bounds, Segments
 from logstore.log.recover import RecoveredLog
 
@@ -80,8 +80,8 @@ class ReadOnlyLog:
         # From before the last whole look: as long as these files are unchanged, nothing
         # was cut. None: no look guarantees this.
         self._uncut: Look | None = None
-        self._quick = QuickLook(directory, config.index_interval_bytes)
-        self._news = DurableNews(directory, ownership)
+        self._appends = AppendFollower(directory, config.index_interval_bytes)
+        self._durable = DurableUpdates(directory, ownership)
         # The stamp of the partition when its state was read; what that says of the log.
         self._history: tuple[object, tuple[str, Cuts] | None] = (None, None)
         self._log: FollowedLog
@@ -111,7 +111,7 @@ class ReadOnlyLog:
     @property
     def durable_offset(self) -> int:
         # The state may be newer than the names by which the end was found.
-        durable = max(self._log.log.durable_offset, self._news.offset)
+        durable = max(self._log.log.durable_offset, self._durable.offset)
         return min(durable, self.high_watermark)
 
     @property
@@ -154,7 +154,7 @@ class ReadOnlyLog:
         with self._lock:
             if (seen.life, seen.cuts.serial) != (self._life, self._cuts.serial):
                 return seen.durable_offset
-            self._news.hear(self._log.log, self.high_watermark)
+            self._durable.update(self._log.log, self.high_watermark)
             return min(self.durable_offset, seen.end_offset)
 
     def at_once(
@@ -190,7 +190,7 @@ class ReadOnlyLog:
     def _look(self) -> None:
         """Look at everything."""
         self._uncut = None
-        self._quick.forget()
+        self._appends.forget()
         first, last = self._retry_look()
         log = self._log
         if first.names.names == log.guards.all.names:
@@ -198,15 +198,15 @@ class ReadOnlyLog:
             if uncut.has_settled(self.directory.files):
                 self._uncut = uncut
         if not (log.is_ended or log.files.is_foreign):
-            self._quick.begin(log, first, last)
+            self._appends.begin(log, first, last)
 
     def _look_quickly(self) -> bool:
         """Take in appends, if nothing else has changed since the last whole look.
         False: look at everything."""
         try:
-            return self._quick.look(self._log)
+            return self._appends.look(self._log)
         except BaseException:
-            self._quick.forget()
+            self._appends.forget()
             self._is_doubtful = True
             raise
 
@@ -258,7 +258,7 @@ class ReadOnlyLog:
             self._cuts,
             self._life,
             transaction_free=free,
-            tail=self._quick.tail,
+            tail=self._appends.tail,
             compactions=log.compactions,
         )
 
@@ -334,7 +334,7 @@ class ReadOnlyLog:
         for segment in before.segments:
             if segment.base_offset in change.replaced:
                 segment.place = REPLACED
-        self._news.forget(-1 if is_other else change.cut_to)
+        self._durable.forget(-1 if is_other else change.cut_to)
         if is_other:
             self._life += 1
         elif change.is_any:

@@ -25,7 +25,7 @@ from logstore.errors import (
     StorageError,
     UnsupportedError,
 )
-from logstore.io.segment_place import Rest
+from logstore.io.segment_place import FollowingSegments
 from logstore.log.read.corruption import RAISE, Damaged, DamagePolicy
 from logstore.log.read.damage import confirmed, first_behind
 from logstore.log.read.resume import Met, Resume, after_damage
@@ -41,7 +41,7 @@ from logstore.segment import (
     SegmentReplacedError,
 )
 
-__all__ = ["Buffers", "Chunk", "Cursor", "Route", "SegmentRead"]
+__all__ = ["Buffers", "SegmentChunk", "Cursor", "Route", "SegmentRead"]
 
 
 class Cursor:
@@ -106,11 +106,11 @@ class Cursor:
         segments, end = view.segments, min(self.stop, view.end_offset)
         self._route = Route(segments, slot_of(segments, self.offset), end, place)
         self.part: SegmentRead | None = None
-        self.chunk: Chunk | None = None
+        self.chunk: SegmentChunk | None = None
 
     # -- chunks
 
-    def chunks(self) -> Iterator[Chunk]:
+    def chunks(self) -> Iterator[SegmentChunk]:
         """The chunks up to the end of the read.
 
         Raises:
@@ -122,7 +122,7 @@ class Cursor:
         while (chunk := self.next_chunk()) is not None:
             yield chunk
 
-    def next_chunk(self) -> Chunk | None:
+    def next_chunk(self) -> SegmentChunk | None:
         """The next of `chunks`; None: the read has ended."""
         while self.part is not None or self._route.has_next(self.offset):
             try:
@@ -165,7 +165,7 @@ class Cursor:
         self.offset = max(self.offset, part.segment.base_offset)
         return part
 
-    def _read(self, part: SegmentRead) -> Chunk | None:
+    def _read(self, part: SegmentRead) -> SegmentChunk | None:
         """The next chunk of a segment. None: it has ended, or the read must continue at
         another place."""
         if part.version != part.segment.version:
@@ -347,7 +347,7 @@ class Cursor:
         return None
 
 
-class Chunk(NamedTuple):
+class SegmentChunk(NamedTuple):
     """Bytes of a segment: whole batches, and perhaps the beginning of one more.
 
     Attributes:
@@ -408,7 +408,9 @@ class Buffers:
         """Note that a chunk is in a buffer from now on."""
         self._free = None if self._keeps else buffer
 
-    def after(self, chunk: Chunk, buffer: native.Buffer, size: int) -> native.Buffer:
+    def after(
+        self, chunk: SegmentChunk, buffer: native.Buffer, size: int
+    ) -> native.Buffer:
         """The buffer to read into after a chunk: `buffer`, which the walk has chosen,
         or a new one if that is smaller than a segment with `size` bytes needs."""
         if buffer.capacity < self._capacity_for(size):
@@ -466,7 +468,7 @@ class SegmentRead:
         segment: Segment,
         bound: int,
         buffers: Buffers,
-        rest: Rest,
+        rest: FollowingSegments,
         end: int,
         place: OffsetPosition | None = None,
     ) -> None:
@@ -509,7 +511,7 @@ class SegmentRead:
             self._walk = walk
         return walk.pos < segment.size
 
-    def read(self) -> Chunk:
+    def read(self) -> SegmentChunk:
         """The next chunk. `has_bytes` was called before."""
         segment, walk = self.segment, self._walk
         assert walk is not None
@@ -519,7 +521,7 @@ class SegmentRead:
                 walk.use(buffer)
             walk.n = segment.read(walk.into, walk.pos, self._rest, self._end)
         walk.is_filled = False
-        return Chunk(
+        return SegmentChunk(
             segment,
             walk.buffer,
             walk.n,
@@ -530,7 +532,12 @@ class SegmentRead:
         )
 
     def advance(
-        self, chunk: Chunk, consumed: int, stop: int, last_offset: int, offset: int
+        self,
+        chunk: SegmentChunk,
+        consumed: int,
+        stop: int,
+        last_offset: int,
+        offset: int,
     ) -> None:
         """Continue after the first bytes of a chunk; as `FileWalk.advance`."""
         walk = self._walk
@@ -576,7 +583,7 @@ class SegmentRead:
         end = max(self._next_offset, self.segment.next_offset)
         return last_offset >= end and not self.was_cut
 
-    def check_bound(self, chunk: Chunk, last: int, offset: int) -> None:
+    def check_bound(self, chunk: SegmentChunk, last: int, offset: int) -> None:
         """Raise `Damage` if a batch that was walked over ends after the end of its
         segment: its offset, which no checksum covers, may hide its records."""
         if not self.is_too_far(last):
@@ -588,7 +595,9 @@ class SegmentRead:
                 break
         raise segment.too_far(last, pos, offset)
 
-    def check_beyond(self, chunk: Chunk, consumed: int, last: int, offset: int) -> None:
+    def check_beyond(
+        self, chunk: SegmentChunk, consumed: int, last: int, offset: int
+    ) -> None:
         """Raise if records below the end of a read may be hidden: the offset of the
         batch there, which no checksum covers, may be wrong. It is looked at if it is in
         the chunk.
@@ -613,13 +622,13 @@ class SegmentRead:
                 far = segment.too_far(end, 0, offset)
                 raise segment.error_of(far, pos, offset)
 
-    def is_held_back(self, chunk: Chunk) -> bool:
+    def is_held_back(self, chunk: SegmentChunk) -> bool:
         """Whether not all of a chunk that was read may be decoded (`confirmed`): the
         next one begins with a batch that is wrong, perhaps."""
         assert self._walk is not None
         return chunk.n < self._walk.n
 
-    def confirmed(self, chunk: Chunk, offset: int) -> int:
+    def confirmed(self, chunk: SegmentChunk, offset: int) -> int:
         """How many bytes of a chunk may be decoded: `confirmed` in `damage`."""
         segment = self.segment
         if segment.is_contiguous:

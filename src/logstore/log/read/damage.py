@@ -14,7 +14,7 @@ from logstore.errors import (
     UnsupportedError,
 )
 from logstore.io.layout import LOG
-from logstore.io.segment_place import Rest
+from logstore.io.segment_place import FollowingSegments
 from logstore.log.read.view import ChangedError, View
 from logstore.log.resync import (
     Sound,
@@ -212,7 +212,7 @@ def confirmed(
     before: int,
     offset: int,
     end: int,
-    ahead: tuple[Rest, int],
+    ahead: tuple[FollowingSegments, int],
 ) -> int:
     """How many of the first `n` bytes of a buffer may be decoded: up to the first batch
     whose offsets, which no checksum covers, the batch after it contradicts. In a log
@@ -259,7 +259,9 @@ def confirmed(
     return walk.pos
 
 
-def _base_at(segment: Segment, pos: int, end: int, ahead: tuple[Rest, int]) -> int:
+def _base_at(
+    segment: Segment, pos: int, end: int, ahead: tuple[FollowingSegments, int]
+) -> int:
     """The offset in the frame at a position, or `end` at the end of the segment."""
     if pos >= segment.size:
         return end

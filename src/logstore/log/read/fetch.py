@@ -5,8 +5,7 @@ from __future__ import annotations
 from logstore import _native as native
 from logstore.errors import CorruptRecordError
 from logstore.log.read.corruption import RAISE, DamagePolicy
-from logstore.log.read.cursor import Chunk as Read
-from logstore.log.read.cursor import Cursor
+from logstore.log.read.cursor import Cursor, SegmentChunk
 from logstore.log.read.damage import check_last, with_next_offset
 from logstore.log.read.view import View
 from logstore.record.batch import Chunk
@@ -74,7 +73,7 @@ def fetch(
                 cursor.end(batch_filter.undecided, read.last_offset)
         cursor.check_for_change()
 
-        def named(damage: Damage, read: Read = read) -> Exception:
+        def named(damage: Damage, read: SegmentChunk = read) -> Exception:
             error = read.segment.error_of(damage, read.pos, offset)
             return with_next_offset(read.segment, error, damage.offset)
 
@@ -117,7 +116,7 @@ def _decided(
     return delivered, end, last
 
 
-def _whole_batches(cursor: Cursor, read: Read) -> tuple[int, int, int]:
+def _whole_batches(cursor: Cursor, read: SegmentChunk) -> tuple[int, int, int]:
     """(end, last offset) of the whole batches in the buffer that end below the end of
     the read, and why there are no more: native.STOP_*.
 
@@ -143,7 +142,9 @@ def _whole_batches(cursor: Cursor, read: Read) -> tuple[int, int, int]:
     return end, last, stop
 
 
-def _whole_wrappers(cursor: Cursor, read: Read, end: int, last: int) -> tuple[int, int]:
+def _whole_wrappers(
+    cursor: Cursor, read: SegmentChunk, end: int, last: int
+) -> tuple[int, int]:
     """(end, last offset) of the batches before the first wrapper that cannot be
     decoded: no checksum covers its offset, and the next fetch would begin after the
     records that it hides.

@@ -9,7 +9,7 @@ from typing import TypeVar
 from logstore import _native as native
 from logstore.errors import CorruptRecordError, UnsupportedError
 from logstore.log.read.corruption import RAISE, DamagePolicy
-from logstore.log.read.cursor import Chunk, Cursor
+from logstore.log.read.cursor import Cursor, SegmentChunk
 from logstore.log.read.damage import check_wrapper, make_batch
 from logstore.log.read.options import ReadOptions
 from logstore.log.read.view import ChangedError, View
@@ -160,7 +160,9 @@ def first_batches(
                 return
 
 
-def headers_in(cursor: Cursor) -> Iterator[tuple[native.BatchHeader, Chunk, int]]:
+def headers_in(
+    cursor: Cursor,
+) -> Iterator[tuple[native.BatchHeader, SegmentChunk, int]]:
     """The headers of the batches of a cursor that end at its offset or above, in order,
     each with its chunk and the offset where the batch before it ends."""
     for chunk in cursor.chunks():

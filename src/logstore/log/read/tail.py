@@ -11,10 +11,10 @@ from typing import NamedTuple
 from logstore import _native as native
 from logstore.record.decoder import ChunkReader
 
-__all__ = ["Tail", "tail_columns"]
+__all__ = ["VerifiedTail", "tail_columns"]
 
 
-class Tail(NamedTuple):
+class VerifiedTail(NamedTuple):
     """Whole batches at the end of a log, whose checksums were verified, and which were
     part of the log when the look that read them ended.
 
@@ -39,7 +39,7 @@ class Tail(NamedTuple):
 
 
 def tail_columns(
-    tail: Tail, start: int, stop: int, reader: ChunkReader
+    tail: VerifiedTail, start: int, stop: int, reader: ChunkReader
 ) -> Iterator[native.Columns]:
     """Runs of decoded records with start <= offset < stop; as `ChunkReader.columns`.
 

@@ -20,14 +20,14 @@ from logstore.errors import (
     again,
 )
 from logstore.io.checkpoint.cuts import Cuts
-from logstore.log.read.tail import Tail
+from logstore.log.read.tail import VerifiedTail
 from logstore.segment import Segment, SegmentGoneError, SegmentReplacedError
 
 __all__ = [
     "Bounds",
     "ChangedError",
     "Segments",
-    "Source",
+    "ViewedLog",
     "View",
     "find_in",
     "slot_of",
@@ -94,11 +94,11 @@ class Bounds(NamedTuple):
     life: int = 0
     removal: LogStoreError | None = None
     transaction_free: range = range(0)
-    tail: Tail | None = None
+    tail: VerifiedTail | None = None
     compactions: int = 0
 
 
-class Source(Protocol):
+class ViewedLog(Protocol):
     """The log that a view shows."""
 
     def refreshed(self, *, fully: bool = False) -> Bounds:
@@ -131,7 +131,7 @@ class View(NamedTuple):
     decompressed_max: int
     cuts: Cuts
     life: int
-    source: Source
+    source: ViewedLog
     transaction_free: range = range(0)
     compactions: int = 0
 

@@ -23,7 +23,7 @@ __all__ = [
     "ReadLog",
     "Refusal",
     "Standing",
-    "Walk",
+    "WalkFacts",
 ]
 
 
@@ -73,7 +73,7 @@ class LastBatch(NamedTuple):
         return self.last >= end and self.before + 1 + self.last - self.first < end
 
 
-class Walk(NamedTuple):
+class WalkFacts(NamedTuple):
     """How far the batches of a `.log` file are valid.
 
     Attributes:
@@ -202,12 +202,12 @@ class Facts:
     names: frozenset[str]
     swap_ends: Mapping[int, int | Refusal] = dataclasses.field(default_factory=dict)
     sizes: Mapping[int, int | Refusal] = dataclasses.field(default_factory=dict)
-    walks: Mapping[ReadLog, Walk] = dataclasses.field(default_factory=dict)
+    walks: Mapping[ReadLog, WalkFacts] = dataclasses.field(default_factory=dict)
     indexes: Mapping[ReadIndexes, bool] = dataclasses.field(default_factory=dict)
     lasts: Mapping[ReadLast, LogTail] = dataclasses.field(default_factory=dict)
     standings: tuple[Standing, ...] = ()
 
-    def walk(self, question: ReadLog) -> Walk:
+    def walk(self, question: ReadLog) -> WalkFacts:
         try:
             return self.walks[question]
         except KeyError:

@@ -16,13 +16,13 @@ from logstore.io.checkpoint.recovery_report import (
     UNSUPPORTED,
 )
 from logstore.io.layout import INDEX, LOG, SWAP, segment_file
-from logstore.log.recover.facts import Facts, Refusal, Walk
+from logstore.log.recover.facts import Facts, Refusal, WalkFacts
 from logstore.log.recover.names import Operations
 from logstore.log.recover.plan import (
     CASES,
     TAKES_NO_APPENDS,
     UNREAD_VERDICT,
-    Damage,
+    LogDamage,
     OpeningFinding,
 )
 
@@ -48,7 +48,7 @@ class Findings:
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
         self._findings: list[OpeningFinding] = []
-        self.damage: Damage | None = None
+        self.damage: LogDamage | None = None
         self.verdicts = tuple(s.verdict for s in facts.standings if s.is_there)
 
     @property
@@ -109,7 +109,7 @@ class Findings:
         assert CASES[label] == TAKES_NO_APPENDS
         name = self.name_of(base) if name is None else name
         path = self.path_of(name)
-        self.damage = Damage(label, path, reason, position, offset, refusal)
+        self.damage = LogDamage(label, path, reason, position, offset, refusal)
         self.add(
             OpeningFinding(
                 label,
@@ -131,7 +131,7 @@ class Findings:
             UNREADABLE, base, "", position=-1, offset=-1, name=name, refusal=refusal
         )
 
-    def add_corrupt(self, base: int, walk: Walk, *, size: int) -> None:
+    def add_corrupt(self, base: int, walk: WalkFacts, *, size: int) -> None:
         """Add damage of a segment that must not be cut: `size` bytes from where its
         valid batches end."""
         self.refuse(

@@ -21,11 +21,11 @@ from logstore.log.recover.facts import (
     ReadIndexes,
     ReadLast,
     ReadLog,
-    Walk,
+    WalkFacts,
 )
 from logstore.log.recover.findings import EndUnknownError, Findings
-from logstore.log.recover.plan import EXTRA_BYTES, OpeningFinding, Plan, Tail
-from logstore.log.recover.segments import Segments
+from logstore.log.recover.plan import EXTRA_BYTES, OpeningFinding, Plan, UnservedTail
+from logstore.log.recover.segments import PlannedSegments
 from logstore.log.recover.torn_tail import is_torn_tail
 
 __all__ = ["find_end"]
@@ -37,7 +37,7 @@ _BUILT_AGAIN: Final = (
 _OTHER_END: Final = "the last durable batch ends at offset {}, not {}"
 
 
-def find_end(facts: Facts, findings: Findings, segments: Segments) -> Plan:
+def find_end(facts: Facts, findings: Findings, segments: PlannedSegments) -> Plan:
     """A plan with the end of the log, and the actions there. Adds findings, and sets
     the end of the last segment.
 
@@ -69,7 +69,9 @@ class _LogEnd:
     Attributes: as in `Plan`.
     """
 
-    def __init__(self, facts: Facts, findings: Findings, segments: Segments) -> None:
+    def __init__(
+        self, facts: Facts, findings: Findings, segments: PlannedSegments
+    ) -> None:
         self._facts = facts
         self._metadata = facts.metadata
         self._findings = findings
@@ -77,7 +79,7 @@ class _LogEnd:
         self._start = 0
         self.start_offset = self.durable_before = 0
         self.durable_offset = self.end_offset = 0
-        self.tail: Tail | None = None
+        self.tail: UnservedTail | None = None
         self.is_tail_cut = False
         self.rewritten_from: tuple[int, int] | None = None
         self.active_walk: ReadLog | None = None
@@ -168,7 +170,7 @@ class _LogEnd:
         if own.is_truncating and size > durable:
             # Bytes that will be cut are not served.
             name, reason = self._findings.name_of(base), "a truncation was not finished"
-            self.tail = Tail(name, durable, size - durable, end, reason)
+            self.tail = UnservedTail(name, durable, size - durable, end, reason)
             size = durable
         if 0 <= size < durable:
             self._lost_end(size, durable, own)
@@ -365,24 +367,24 @@ class _LogEnd:
         if metadata.clean:
             self._last_indexes(is_rebuilt=is_rebuilt, size=walk.pos)
 
-    def _moved_batch(self, walk: Walk, last: LastBatch, end: int) -> None:
+    def _moved_batch(self, walk: WalkFacts, last: LastBatch, end: int) -> None:
         """The last batch has another offset than when the log was closed at `end`."""
         reason = _OTHER_END.format(last.last, end - 1)
         walk = walk._replace(pos=last.pos, last_offset=last.before, reason=reason)
         self._findings.add_corrupt(self._base, walk, size=last.end - last.pos)
         self._ends_at(last.pos, end)  # readers do not see that it is wrong
 
-    def _torn_tail(self, walk: Walk) -> None:
+    def _torn_tail(self, walk: WalkFacts) -> None:
         """The last segment ends past its durable point with a torn tail."""
         name, first = self._findings.name_of(self._base), walk.last_offset + 1
         size = walk.size - walk.pos
-        self.tail = Tail(name, walk.pos, size, first, walk.reason)
+        self.tail = UnservedTail(name, walk.pos, size, first, walk.reason)
         self.is_tail_cut = not self._findings.is_refused
         if self.is_tail_cut:
             place = walk.pos, size, first, self._base
             self._findings.add(OpeningFinding(TORN_TAIL, name, walk.reason, *place))
 
-    def _below_recovery_point(self, walk: Walk, durable_offset: int) -> None:
+    def _below_recovery_point(self, walk: WalkFacts, durable_offset: int) -> None:
         """A valid log ends before the offset that is known to be flushed. (An empty
         last segment may follow an unclean stop of Kafka.)"""
         end = walk.last_offset + 1

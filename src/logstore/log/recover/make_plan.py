@@ -19,7 +19,7 @@ from logstore.log.recover.findings import EndUnknownError, Findings
 from logstore.log.recover.log_end import find_end
 from logstore.log.recover.names import interrupted_operations
 from logstore.log.recover.plan import Plan
-from logstore.log.recover.segments import Segments
+from logstore.log.recover.segments import PlannedSegments
 
 __all__ = ["make_plan"]
 
@@ -31,7 +31,7 @@ def make_plan(facts: Facts) -> Plan:
         MissingFactError: it depends on a fact that is not there.
     """
     findings, operations = Findings(facts), interrupted_operations(facts)
-    segments = Segments(facts, findings, operations)
+    segments = PlannedSegments(facts, findings, operations)
     findings.add_state_error()
     try:
         findings.add_operations(operations)

@@ -36,7 +36,14 @@ from logstore.io.checkpoint.verdicts import Verdict
 from logstore.log.recover.facts import ReadLog, Refusal
 from logstore.log.recover.names import Operations
 
-__all__ = ["CASES", "Damage", "OpeningFinding", "Plan", "PlannedSegment", "Tail"]
+__all__ = [
+    "CASES",
+    "LogDamage",
+    "OpeningFinding",
+    "Plan",
+    "PlannedSegment",
+    "UnservedTail",
+]
 
 # The meaning of a case for the partition.
 IS_CUT: Final = "bytes are put aside and cut"
@@ -77,7 +84,7 @@ CASES: Final[dict[str, str]] = {
 }
 
 
-class Damage(NamedTuple):
+class LogDamage(NamedTuple):
     """Why a partition takes no appends.
 
     Attributes:
@@ -143,7 +150,7 @@ class PlannedSegment(NamedTuple):
     is_lost: bool = False
 
 
-class Tail(NamedTuple):
+class UnservedTail(NamedTuple):
     """Bytes after the end of the log in the last segment, which are not served.
 
     Attributes:
@@ -189,7 +196,7 @@ class Plan:
     """
 
     findings: tuple[OpeningFinding, ...] = ()
-    damage: Damage | None = None
+    damage: LogDamage | None = None
     verdicts: tuple[Verdict, ...] = ()
     is_end_unknown: bool = False
     operations: Operations = dataclasses.field(default_factory=Operations)
@@ -200,7 +207,7 @@ class Plan:
     durable_before: int = 0
     durable_offset: int = 0
     end_offset: int = 0
-    tail: Tail | None = None
+    tail: UnservedTail | None = None
     is_tail_cut: bool = False
     rewritten_from: tuple[int, int] | None = None
     active_walk: ReadLog | None = None

@@ -17,7 +17,7 @@ from logstore.io.checkpoint.recovery_report import (
 )
 from logstore.io.checkpoint.verdicts import NO_SEGMENT
 from logstore.io.layout import INDEX, LOG, TIME_INDEX, segment_file
-from logstore.log.recover.facts import Facts, ReadLog, Refusal, Walk
+from logstore.log.recover.facts import Facts, ReadLog, Refusal, WalkFacts
 from logstore.log.recover.findings import EndUnknownError, Findings
 from logstore.log.recover.names import Operations
 from logstore.log.recover.plan import (
@@ -27,7 +27,7 @@ from logstore.log.recover.plan import (
     PlannedSegment,
 )
 
-__all__ = ["Segments"]
+__all__ = ["PlannedSegments"]
 
 _BUILT: Final = "built the missing index {} from the log"
 _LEFT_OVER: Final = (
@@ -35,7 +35,7 @@ _LEFT_OVER: Final = (
 )
 
 
-class Segments:
+class PlannedSegments:
     """The segments of a log.
 
     Invariant: they are in the order of their base offsets, and each that has another
@@ -219,7 +219,7 @@ class Segments:
                 self._put_aside(later)
             return
 
-    def _announced_end(self, segment: PlannedSegment, walk: Walk) -> None:
+    def _announced_end(self, segment: PlannedSegment, walk: WalkFacts) -> None:
         """A segment ends before the offset that was durable: what follows it is no
         roll that was undone."""
         end, announced = walk.last_offset + 1, self._metadata.announced
@@ -270,7 +270,7 @@ class Segments:
                 self._findings.add_rebuilt(base, _BUILT)
         self.indexed = tuple(built)
 
-    def _check_valid(self, segment: PlannedSegment, walk: Walk) -> bool:
+    def _check_valid(self, segment: PlannedSegment, walk: WalkFacts) -> bool:
         """Whether a sealed segment that was read is valid; else it is damage."""
         self._walked.add(segment.base_offset)
         if walk.is_whole and walk.last_offset < segment.next_offset:
@@ -323,7 +323,7 @@ class Segments:
                 walk = self._facts.walk(ReadLog(base))  # or its index is wrong
             self._check(segment, walk)
 
-    def _check(self, segment: PlannedSegment, walk: Walk) -> None:
+    def _check(self, segment: PlannedSegment, walk: WalkFacts) -> None:
         if walk.refusal is not None:
             self._findings.add_unreadable(segment.base_offset, walk.refusal)
         else:

@@ -32,7 +32,7 @@ from logstore.io.checkpoint.verdicts import (
 )
 from logstore.io.layout import CLOSED, DAMAGED, LOG, segment_file
 from logstore.log.recover.context import RecoveryContext
-from logstore.log.recover.facts import Facts, ReadLog, Standing, Walk
+from logstore.log.recover.facts import Facts, ReadLog, Standing, WalkFacts
 from logstore.log.recover.plan import (
     CASES,
     TAKES_NO_APPENDS,
@@ -56,7 +56,7 @@ _BACK: Final = ", is gone: whole batches are in its place"
 def standings_of(
     context: RecoveryContext,
     logs: Mapping[int, str],
-    walk: Callable[[ReadLog], Walk],
+    walk: Callable[[ReadLog], WalkFacts],
     segment: Callable[[int], Segment],
 ) -> tuple[Standing, ...]:
     """Check each verdict on a partition against the bytes.
@@ -94,7 +94,7 @@ def _standing(
     context: RecoveryContext,
     verdict: Verdict,
     logs: Mapping[int, str],
-    walk: Callable[[ReadLog], Walk],
+    walk: Callable[[ReadLog], WalkFacts],
     contradictions: Set[Verdict],
 ) -> Standing:
     """`contradictions`: the verdicts that the bytes of the batch before may end."""
@@ -178,7 +178,7 @@ def _was_closed_at(context: RecoveryContext, verdict: Verdict, size: int) -> boo
     )
 
 
-def _reaches(found: Walk, end: int) -> bool:
+def _reaches(found: WalkFacts, end: int) -> bool:
     """Whether a segment is whole, and ends at an offset or above."""
     return found.is_whole and found.last_offset + 1 >= end
 

@@ -34,7 +34,7 @@ from logstore.log.recover.facts import (
     ReadLast,
     ReadLog,
     Refusal,
-    Walk,
+    WalkFacts,
 )
 from logstore.log.recover.make_plan import make_plan
 from logstore.log.recover.names import (
@@ -223,7 +223,7 @@ class _Surveyor:
 
     # -- walking
 
-    def walk(self, question: ReadLog) -> Walk:
+    def walk(self, question: ReadLog) -> WalkFacts:
         begin = self.begin(question)
 
         def read(fd: int) -> tuple[int, TailScan, Reading]:
@@ -239,14 +239,14 @@ class _Surveyor:
             if scan.is_whole or is_misplaced:
                 moved = self.moved(question, scan, reading, readable_end)
         except OSError as error:
-            return Walk(0, 0, -1, refusal=Refusal.of(error, "read"))
+            return WalkFacts(0, 0, -1, refusal=Refusal.of(error, "read"))
         except SegmentGoneError:
             missing = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-            return Walk(0, 0, -1, refusal=Refusal.of(missing, "read"))
+            return WalkFacts(0, 0, -1, refusal=Refusal.of(missing, "read"))
         self.keep(question, reading)
         fault = scan.error
         status = 0 if fault is None else fault.status
-        return Walk(
+        return WalkFacts(
             size,
             scan.pos,
             scan.last_offset,
@@ -457,8 +457,8 @@ def _last_batch(segment: Segment, pos: int) -> LastBatch | None:
 
 
 def _readable_end(segment: Segment, scan: TailScan) -> int:
-    """Determine `Walk.readable_end` if the offsets continue, but are too far from the
-    segment's name for an index."""
+    """Determine `WalkFacts.readable_end` if the offsets continue, but are too far from
+    the segment's name for an index."""
     place, last = OffsetPosition(scan.pos, scan.last_offset), -1
     try:
         for header, _, pos in segment.headers(place, checks=native.CHECK_ALL):
@@ -470,7 +470,7 @@ def _readable_end(segment: Segment, scan: TailScan) -> int:
 
 
 def _intact_end(segment: Segment, scan: TailScan) -> int:
-    """Determine `Walk.readable_end` after damage: one past the last offset of the
+    """Determine `WalkFacts.readable_end` after damage: one past the last offset of the
     intact batches there."""
     pos, last = scan.pos, scan.last_offset
     end = -1

@@ -5,13 +5,13 @@ damage, which it keeps: from the bytes that were read, and facts from outside th
 from __future__ import annotations
 
 from logstore.io.checkpoint.partition_state import PartitionMetadata
-from logstore.log.recover.facts import Walk
+from logstore.log.recover.facts import WalkFacts
 
 __all__ = ["is_torn_tail", "may_be_unfinished", "needs_more"]
 
 
 def is_torn_tail(
-    walk: Walk, durable_pos: int, durable_offset: int, metadata: PartitionMetadata
+    walk: WalkFacts, durable_pos: int, durable_offset: int, metadata: PartitionMetadata
 ) -> bool:
     """Whether the bytes after the last valid batch are a torn tail; else they are
     damage.

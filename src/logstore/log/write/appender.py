@@ -23,7 +23,7 @@ from logstore.log.write.segment_writer import Mark, SegmentWriter
 from logstore.log.write.syncs import Syncs
 from logstore.log.write.transaction_index import add_aborted
 from logstore.record.encoder import Encoder, check_headers
-from logstore.record.producer_batches import headers_of, number_batches
+from logstore.record.incoming import headers_of, number_batches
 
 __all__ = ["Appender"]
 
@@ -63,7 +63,7 @@ class Appender:
 
     def append_rows(
         self,
-        groups: Sequence[native.Rows],
+        groups: Sequence[native.EncodedColumns],
         *,
         expected_offset: int | None,
         durable: bool,
@@ -83,7 +83,7 @@ class Appender:
         prepared, offsets = log.active.prepared, None
         if compressed is not None:
             offsets = prepared.append_encoded(compressed.data, count)
-        elif len(groups) == 1 and expected_offset in (None, log.extent.end):
+        elif len(groups) == 1 and expected_offset in (None, log.bounds.end):
             base = -1 if expected_offset is None else expected_offset
             offsets = prepared.append_rows(groups[0].address, base, False)
         if offsets is not None:
@@ -92,7 +92,7 @@ class Appender:
             return offsets.start, offsets.stop, now_ms
         with log.lock:
             log.get_ready()
-            base = log.extent.end
+            base = log.bounds.end
             self.check_expected(expected_offset, count)
             if compressed is not None and compressed.config is self.encoder.config:
                 self._append_compressed(compressed.data, base, now_ms)
@@ -100,14 +100,14 @@ class Appender:
             else:
                 now_ms = context.files.now_ms()
                 self._append_rows(groups, base, now_ms)
-            extent = log.extent
-            end = extent.end
-            lagging = end - extent.durable >= context.config.flush_messages
+            bounds = log.bounds
+            end = bounds.end
+            lagging = end - bounds.durable >= context.config.flush_messages
         if durable or lagging:
             self._syncs.sync_appended(end, durable)
         return base, end, now_ms
 
-    def append_at_once(self, rows: native.Rows) -> range | None:
+    def append_at_once(self, rows: native.EncodedColumns) -> range | None:
         """Append like `append_rows`, but only without waiting: no lock, no sync, no new
         segment, no encoding of more than 16 KiB. None: nothing was done."""
         encoder, prepared = self.encoder, self._log.active.prepared
@@ -126,7 +126,7 @@ class Appender:
         return prepared.append_encoded(data, rows.count)
 
     def _append_rows(
-        self, groups: Sequence[native.Rows], base: int, now_ms: int
+        self, groups: Sequence[native.EncodedColumns], base: int, now_ms: int
     ) -> None:
         for rows in groups:
             check_headers(rows, self.encoder.magic)
@@ -138,7 +138,7 @@ class Appender:
         self._append(filled, base, now_ms)
         self._prepare()
 
-    def _append_step(self, rows: native.Rows, base: int) -> bool:
+    def _append_step(self, rows: native.EncodedColumns, base: int) -> bool:
         """Append rows in one step of C; False, with nothing done, if that is not
         possible, or if other files must be written too, as by the first append."""
         log, encoder, writer = self._log, self.encoder, self._log.active.writer
@@ -165,7 +165,9 @@ class Appender:
         self._prepare()
         return True
 
-    def check_append(self, groups: Sequence[native.Rows], durable: bool) -> None:
+    def check_append(
+        self, groups: Sequence[native.EncodedColumns], durable: bool
+    ) -> None:
         """Raise now what `append_rows` would raise, as far as it can be known: for
         calls that append to several logs, one after the other. It may be called with no
         lock held. It does not foresee a failing or full disk."""
@@ -214,7 +216,7 @@ class Appender:
             log.get_ready()
             known = None
             if sent and is_checked:
-                known = log.idempotence.check(log.extent, sent)
+                known = log.idempotence.check(log.bounds, sent)
             if known is None:
                 self.check_expected(expected_offset, 0)
                 known = self._append_encoded(make_runs, sent)
@@ -225,7 +227,7 @@ class Appender:
 
     def append_numbered(
         self,
-        groups: Sequence[native.Rows],
+        groups: Sequence[native.EncodedColumns],
         identity: Identity,
         sequence: int | None,
         *,
@@ -262,16 +264,16 @@ class Appender:
                 encoded = self._encode_all(groups)
             first = sequence
             if first is None:
-                last = idempotence.last_sequence(log.extent, identity)
+                last = idempotence.last_sequence(log.bounds, identity)
                 first = 0 if last is None else (last + 1) % SEQUENCES
             data = bytearray(encoded.data)
             headers = number_batches(data, identity.producer_id, identity.epoch, first)
             sent = [sent_batch(header) for header in headers]
-            base = log.extent.end
+            base = log.bounds.end
             known = range(base, base)
             if count:
                 call = SentBatch(*identity[:2], first, count, -1)
-                known = idempotence.find(log.extent, identity, call) or known
+                known = idempotence.find(log.bounds, identity, call) or known
             if count and not known:
                 known = self._append_encoded(
                     self._placing(data, count), sent, is_named=True
@@ -292,7 +294,7 @@ class Appender:
         with log.lock:
             log.get_ready()
             check()
-            return log.idempotence.last_sequence(log.extent, identity)
+            return log.idempotence.last_sequence(log.bounds, identity)
 
     def _check_numberable(self) -> None:
         if self.encoder.magic != 2:
@@ -315,8 +317,8 @@ class Appender:
 
     def _is_lagging(self) -> bool:
         """Whether `flush_messages` asks for a sync."""
-        extent = self._log.extent
-        return extent.end - extent.durable >= self._log.context.config.flush_messages
+        bounds = self._log.bounds
+        return bounds.end - bounds.durable >= self._log.context.config.flush_messages
 
     def _append_encoded(
         self,
@@ -326,7 +328,7 @@ class Appender:
         is_named: bool = False,
     ) -> range:
         log = self._log
-        base = log.extent.end
+        base = log.bounds.end
         runs, count = make_runs(base, self.leader_epoch(base))
         if count:
             self.check_expected(None, count)
@@ -335,8 +337,8 @@ class Appender:
                 log.active.writer or log.writable()
                 if any(one.is_transactional for one in sent):
                     log.admit_transactions()
-                    aborted = log.idempotence.aborted_by(log.extent, sent)
-                log.idempotence.begin_adding(log.extent, sent, is_named=is_named)
+                    aborted = log.idempotence.aborted_by(log.bounds, sent)
+                log.idempotence.begin_adding(log.bounds, sent, is_named=is_named)
                 if self.encoder.log_append_time:
                     # The batches now have the time of the append.
                     sent = _with_times(sent, runs)
@@ -347,7 +349,7 @@ class Appender:
                 aborted,
             )
             if sent:
-                log.idempotence.add(sent, base, log.extent.end)
+                log.idempotence.add(sent, base, log.bounds.end)
             self._prepare()
         return range(base, base + count)
 
@@ -365,19 +367,19 @@ class Appender:
             log.active.prepare(
                 self.encoder,
                 log.epochs.known,
-                log.extent.durable,
+                log.bounds.durable,
                 log.point.quiet_size,
                 self._syncs.steps_end(writer),
             )
 
     def leader_epoch(self, base: int) -> int:
         """The epoch to stamp on batches of magic 2, which begin at `base`."""
-        return self._log.epochs.at(base, self._log.extent.segments)
+        return self._log.epochs.at(base, self._log.bounds.segments)
 
     def check_expected(self, expected_offset: int | None, count: int) -> None:
         """Raise unless the log ends at the expected offset, and has room for `count`
         more."""
-        base = self._log.extent.end
+        base = self._log.bounds.end
         if expected_offset is not None and expected_offset != base:
             name = self._log.context.name
             raise OffsetConflictError(expected_offset, base, partition=name)
@@ -389,7 +391,9 @@ class Appender:
                 value=count,
             )
 
-    def _append(self, groups: Sequence[native.Rows], base: int, now_ms: int) -> None:
+    def _append(
+        self, groups: Sequence[native.EncodedColumns], base: int, now_ms: int
+    ) -> None:
         encoder = self.encoder
         total = sum(encoder.measure(rows) for rows in groups)
         epoch = self.leader_epoch(base) if encoder.magic == 2 else 0
@@ -400,7 +404,7 @@ class Appender:
             runs = iter([(native.pointer(copy), len(copy)) for copy in copies])
         self.write_runs(runs, total, now_ms)
 
-    def _compress(self, groups: Sequence[native.Rows]) -> _Encoded | None:
+    def _compress(self, groups: Sequence[native.EncodedColumns]) -> _Encoded | None:
         """Batches of rows for offsets that begin at 0, before the lock is taken: other
         threads append meanwhile. None: this topic has no such batches, or there are no
         rows."""
@@ -409,7 +413,7 @@ class Appender:
             return None
         return self._encode_all(groups) if any(rows.count for rows in groups) else None
 
-    def _encode_all(self, groups: Sequence[native.Rows]) -> _Encoded:
+    def _encode_all(self, groups: Sequence[native.EncodedColumns]) -> _Encoded:
         """Batches of rows for offsets that begin at 0, with or without the lock."""
         config = self.encoder.config  # another thread may replace it
         try:
@@ -434,7 +438,11 @@ class Appender:
         self.write_runs([(at, size)], size, now_ms)
 
     def _encode(
-        self, groups: Sequence[native.Rows], base: int, now_ms: int, epoch: int
+        self,
+        groups: Sequence[native.EncodedColumns],
+        base: int,
+        now_ms: int,
+        epoch: int,
     ) -> Iterator[tuple[Any, int]]:
         for rows in groups:
             yield from self.encoder.encode(rows, base, now_ms, epoch)
@@ -447,7 +455,7 @@ class Appender:
         their sync is planned."""
         log = self._log
         writer = log.active.writer or log.writable()
-        if writer.next_offset != log.extent.end:
+        if writer.next_offset != log.bounds.end:
             raise log.health.poison()
         self._syncs.plan(writer)
         return writer
@@ -482,8 +490,8 @@ class Appender:
         room = max(segment_bytes - writer.state.size, 0)
         if room < total <= segment_bytes:
             writer, room = log.roll_or_undo(writer), segment_bytes
-        base = log.extent.end
-        saved = Savepoint(log.extent, writer, is_indexed=bool(aborted))
+        base = log.bounds.end
+        saved = Savepoint(log.bounds, writer, is_indexed=bool(aborted))
         # With an index to write, even a single frame is held back until then.
         held = total + bool(aborted)
         # No reader looks at the records of a publication before its commit anyway.
@@ -521,13 +529,13 @@ class Appender:
                         if not is_begun:
                             bar = writer.mark()
             if aborted:
-                add_aborted(log.context.directory, log.extent.segments, aborted)
+                add_aborted(log.context.directory, log.bounds.segments, aborted)
             writer.write_first_frame()
             if point.is_barred:
                 self._unbar(writer)
             log.show(writer)
         except BaseException as error:
-            if log.extent.end != base:
+            if log.bounds.end != base:
                 raise  # all of it is in, and shown
             # This comes first and makes no call that could be interrupted.
             log.pending, log.health.is_blocked, log.health.is_torn = saved, True, True
@@ -542,8 +550,8 @@ class Appender:
         after a crash the next opening removes what follows it. All records before it
         are made durable first."""
         log = self._log
-        log.active.sync(writer, log.extent.durable)
-        log.set_durable(max(log.extent.durable, mark.next_offset))
+        log.active.sync(writer, log.bounds.durable)
+        log.set_durable(max(log.bounds.durable, mark.next_offset))
         log.point.is_barred = True
         self._write_bar(writer, mark.state, is_truncating=True)
 
@@ -557,7 +565,7 @@ class Appender:
         self, writer: SegmentWriter, state: native.SegmentState, *, is_truncating: bool
     ) -> None:
         try:
-            self._log.point.write(self._log.extent, state, is_truncating=is_truncating)
+            self._log.point.write(self._log.bounds, state, is_truncating=is_truncating)
         except OSError as error:
             raise storage_error(
                 error, "append to", writer.path, "Nothing was written."

@@ -35,9 +35,9 @@ def delete_before(log: LogWriter, offset: int, reason: str) -> int:
     try:
         return delete(log, offset, reason)
     except DiskFullError:
-        segments = log.extent.segments
+        segments = log.bounds.segments
         below = segments[slot_of(segments, offset)].base_offset
-        if not log.extent.start < below < offset:
+        if not log.bounds.start < below < offset:
             raise
     delete(log, below, reason)
     return delete(log, offset, reason)
@@ -47,24 +47,24 @@ def _delete_intact(log: LogWriter, offset: int, reason: str) -> int:
     """1. sync the log; 2. record the new start (commit); 3. replace the list of
     segments; 4. rename the files to `.deleted`; 5. unlink them later.
     """
-    context, extent = log.context, log.extent
+    context, bounds = log.context, log.bounds
     _check_range(log, offset)
-    if offset == extent.start and slot_of(extent.segments, offset) == 0:
+    if offset == bounds.start and slot_of(bounds.segments, offset) == 0:
         return offset
     context.services.state.begin_writing(is_deletion=True)
     writer = log.writable(is_append=False)
-    if offset == extent.end and writer.state.size:
+    if offset == bounds.end and writer.state.size:
         writer = log.roll_or_undo(writer)
     point = writer.state.copy()
     log.sync_all()
-    before = log.extent
+    before = log.bounds
     needed = slot_of(before.segments, offset)
     dropped, kept = before.segments[:needed], before.segments.since(needed)
     if dropped:
         log.idempotence.before_deletion(before)
     after = before._replace(segments=kept, start=offset)
     is_committed = log.point.commit(after, point)
-    log.extent = after
+    log.bounds = after
     if offset > kept[0].base_offset or dropped:
         context.services.state.start_moved()
     rename_deleted(log, dropped, is_committed=is_committed)
@@ -79,13 +79,13 @@ def _delete_damaged(log: LogWriter, offset: int, reason: str) -> int:
     durable. Without a state file that counts, the commit of a start inside a segment is
     Kafka's checkpoint; the commit of a start at a segment's base is the renaming.
     """
-    context, extent = log.context, log.extent
+    context, bounds = log.context, log.bounds
     _check_range(log, offset)
-    needed = slot_of(extent.segments, offset)
-    if offset == extent.start and needed == 0:
+    needed = slot_of(bounds.segments, offset)
+    if offset == bounds.start and needed == 0:
         return offset
     context.services.state.begin_writing(is_deletion=True)
-    dropped, kept = extent.segments[:needed], extent.segments.since(needed)
+    dropped, kept = bounds.segments[:needed], bounds.segments.since(needed)
     bases = {segment.base_offset for segment in kept}
 
     def raised(state: PartitionState) -> PartitionState:
@@ -99,7 +99,7 @@ def _delete_damaged(log: LogWriter, offset: int, reason: str) -> int:
     except OSError as error:
         path = context.directory.path
         raise storage_error(error, "write the state of", path) from error
-    log.extent = extent._replace(segments=kept, start=offset)
+    log.bounds = bounds._replace(segments=kept, start=offset)
     context.services.state.start_moved()
     rename_deleted(log, dropped, is_committed=is_committed)
     _tell(log, offset, reason, dropped)
@@ -107,10 +107,10 @@ def _delete_damaged(log: LogWriter, offset: int, reason: str) -> int:
 
 
 def _check_range(log: LogWriter, offset: int) -> None:
-    extent = log.extent
-    if not extent.start <= offset <= extent.end:
+    bounds = log.bounds
+    if not bounds.start <= offset <= bounds.end:
         raise OffsetOutOfRangeError(
-            offset, extent.start, extent.end, partition=log.context.name
+            offset, bounds.start, bounds.end, partition=log.context.name
         )
 
 

@@ -22,12 +22,12 @@ from logstore.io.checkpoint.partition_state import (
 from logstore.log.recover import RecoveredLog
 from logstore.log.write.active_segment import ActiveSegment
 from logstore.log.write.context import LogContext
-from logstore.log.write.extent import Extent
 from logstore.log.write.health import Health
+from logstore.log.write.log_bounds import LogBounds
 from logstore.log.write.segment_writer import Mark, SegmentWriter
 from logstore.segment import Segment
 
-__all__ = ["DurablePoint"]
+__all__ = ["DurablePointWriter"]
 
 # The durable point is recorded after this many flushed bytes, whatever the time.
 _CHECKPOINT_BYTES: Final = 16 << 20
@@ -35,7 +35,7 @@ _CHECKPOINT_BYTES: Final = 16 << 20
 _NO_BASE: Final = -1
 
 
-class DurablePoint:
+class DurablePointWriter:
     """Writes the state file of a log. The log's lock guards it.
 
     Invariant: all records up to the state that it writes are durable.
@@ -112,18 +112,18 @@ class DurablePoint:
         """Whether the state file records where the log ends."""
         return self.is_recorded and not self._is_unclean and not self.must_record
 
-    def text(self, extent: Extent, state: native.SegmentState) -> str:
+    def text(self, bounds: LogBounds, state: native.SegmentState) -> str:
         """The text of a state file of the log, durable to its end."""
-        return self._state(extent, state).to_json(self._sealed_rows(extent.segments))
+        return self._state(bounds, state).to_json(self._sealed_rows(bounds.segments))
 
-    def _state(self, extent: Extent, state: native.SegmentState) -> PartitionState:
+    def _state(self, bounds: LogBounds, state: native.SegmentState) -> PartitionState:
         context = self._context
         return PartitionState(
-            extent.start,
+            bounds.start,
             [],
             state_fields(state),
             self._active.time_digest(state.raw.time_entries),
-            extent.cuts,
+            bounds.cuts,
             context.is_contiguous,
             context.services.state.ownership.store_epoch,
             log_id=context.log_id,
@@ -134,7 +134,7 @@ class DurablePoint:
 
     def write(
         self,
-        extent: Extent,
+        bounds: LogBounds,
         state: native.SegmentState,
         *,
         is_truncating: bool = False,
@@ -153,7 +153,7 @@ class DurablePoint:
             OSError: as the system gives it. With `in_place`, an `UnknownContentError`
                 unless the file is unchanged.
         """
-        point = self._state(extent, state)
+        point = self._state(bounds, state)
         point.is_truncating = is_truncating
         try:
             self._sync_indexes(state)
@@ -161,13 +161,13 @@ class DurablePoint:
             if not (in_place and is_disk_full(error)):
                 raise
             point.time_digest = UNKNOWN_DIGEST
-        if not (is_record and self._append(extent, point)):
+        if not (is_record and self._append(bounds, point)):
             self._in_file = None
             point.tail = self._tail(state)
-            text = point.to_json(self._sealed_rows(extent.segments))
+            text = point.to_json(self._sealed_rows(bounds.segments))
             self._file.replace(text, in_place=in_place)
             if not is_truncating:
-                sealed = _sealed_range(extent.segments, len(extent.segments) - 1)
+                sealed = _sealed_range(bounds.segments, len(bounds.segments) - 1)
                 self._in_file = _constants(point), sealed, _indexed_base(point)
                 self.must_record = False
         self.is_recorded = True
@@ -184,13 +184,13 @@ class DurablePoint:
         position = index.floor(state.last_offset - base)[1]
         return LogTail.find(self._context.directory, base, position, size)
 
-    def _append(self, extent: Extent, point: PartitionState) -> bool:
+    def _append(self, bounds: LogBounds, point: PartitionState) -> bool:
         """Append an entry to the state file, if it is only the durable point that has
         moved, and segments that were sealed since. Returns whether that was done."""
         in_file, self._in_file = self._in_file, None
         if in_file is None or in_file[0] != _constants(point):
             return False
-        segments, (_, _, count), named = extent.segments, *in_file[1:]
+        segments, (_, _, count), named = bounds.segments, *in_file[1:]
         if not (
             count < len(segments)
             and _sealed_range(segments, count) == in_file[1]
@@ -265,7 +265,7 @@ class DurablePoint:
 
     def record(
         self,
-        extent: Extent,
+        bounds: LogBounds,
         state: native.SegmentState,
         *,
         is_truncating: bool = False,
@@ -273,7 +273,7 @@ class DurablePoint:
         """Record the durable point. If this fails, the old one stays true."""
         try:
             self.write(
-                extent, state, is_truncating=is_truncating, is_record=not is_truncating
+                bounds, state, is_truncating=is_truncating, is_record=not is_truncating
             )
         except OSError as error:
             logger.warning(
@@ -284,7 +284,7 @@ class DurablePoint:
 
     def commit(
         self,
-        extent: Extent,
+        bounds: LogBounds,
         state: native.SegmentState,
         *,
         is_truncating: bool = False,
@@ -309,10 +309,10 @@ class DurablePoint:
         """
         directory = self._context.directory
         try:
-            self.write(extent, state, is_truncating=is_truncating, in_place=True)
+            self.write(bounds, state, is_truncating=is_truncating, in_place=True)
         except OSError as error:
             failed = storage_error(error, "write the state of", directory.path)
-            at_boundary = extent.start == extent.segments[0].base_offset
+            at_boundary = bounds.start == bounds.segments[0].base_offset
             if not isinstance(failed, DiskFullError) or not at_boundary:
                 raise failed from error
             try:
@@ -341,7 +341,7 @@ class DurablePoint:
 
     def after_sync(
         self,
-        extent: Extent,
+        bounds: LogBounds,
         writer: SegmentWriter,
         mark: Mark,
         point_due: Callable[[], None],
@@ -366,18 +366,18 @@ class DurablePoint:
             state.size - pos >= _CHECKPOINT_BYTES
             or (now - time) * 1000 >= config.flush_checkpoint_ms
         ):
-            self.record(extent, state)
+            self.record(bounds, state)
         elif not self.is_scheduled:
             # Other processes learn the durable offset from the state file, which must
             # not be too old.
             services.call_later(point_due, config.flush_checkpoint_ms)
             self.is_scheduled = True
 
-    def record_last(self, extent: Extent) -> None:
+    def record_last(self, bounds: LogBounds) -> None:
         """Record what the last sync made durable, if the log has not rolled since."""
         writer, synced = self._active.writer, self.synced
         if writer and synced.raw.base_offset == writer.state.raw.base_offset:
-            self.record(extent, synced)
+            self.record(bounds, synced)
 
     def forget_synced(self) -> None:
         """The log is being cut: what the last sync covered may be gone."""

@@ -22,8 +22,8 @@ from logstore.io.directory import Directory
 from logstore.io.files import PRIVATE, held_open
 from logstore.io.layout import LOG
 from logstore.log.write.appender import Appender
-from logstore.log.write.extent import VisibilityBarrier
 from logstore.log.write.import_segment import SegmentImport, settle
+from logstore.log.write.log_bounds import VisibilityBarrier
 from logstore.log.write.log_writer import LogWriter, Savepoint
 from logstore.log.write.segment_writer import Mark, SegmentWriter
 from logstore.log.write.truncation import truncate
@@ -60,7 +60,7 @@ class ExclusiveLog:
         """
         self._log.check()
         writer = self._log.writable()
-        return len(self._log.extent.segments) - 1, writer.state.size
+        return len(self._log.bounds.segments) - 1, writer.state.size
 
     def has_room(self, size: int) -> bool:
         """Whether `size` bytes fit into the active segment, and the disk certainly has
@@ -82,7 +82,7 @@ class ExclusiveLog:
         """Hide all later appends from readers until the barrier is open; `release` is
         called before others append (`Health.release`)."""
         self._log.health.release = release
-        self._log.limit_visibility(barrier, self._log.extent.end)
+        self._log.limit_visibility(barrier, self._log.bounds.end)
 
     def leader_epoch(self, base: int) -> int:
         """The epoch to stamp on batches of magic 2, which begin at `base`."""
@@ -129,8 +129,8 @@ class ExclusiveLog:
             SyncFailedError: there may be two writers.
         """
         log = self._log
-        writer, durable = log.active.writer, log.extent.durable
-        if writer is None and durable < log.extent.end:
+        writer, durable = log.active.writer, log.bounds.durable
+        if writer is None and durable < log.bounds.end:
             writer = log.writable()
         if writer is None or durable >= writer.next_offset:
             return None
@@ -151,7 +151,7 @@ class ExclusiveLog:
             log.after_sync(writer, mark)
             return ()
         error = OSError(code, os.strerror(code))
-        failed = log.active.sync_refused(writer, log.extent.durable, error)
+        failed = log.active.sync_refused(writer, log.bounds.durable, error)
         failed.__cause__ = error
         log.health.fail(failed)
         return (failed,)
@@ -168,7 +168,7 @@ class ExclusiveLog:
             StorageError: it cannot be read.
         """
         log, (number, pos) = self._log, place
-        writer, segments = log.writable(), log.extent.segments
+        writer, segments = log.writable(), log.bounds.segments
         if number != len(segments) - 1:
             pos = 0
         size = writer.state.size - pos
@@ -185,13 +185,13 @@ class ExclusiveLog:
                 path=writer.path,
                 action="read",
             )
-        end = log.extent.end
+        end = log.bounds.end
         return LogSpan(base, end, segments[-1].base_offset, pos, size, digest)
 
     def doubt_from(self, offset: int) -> None:
         """Stop counting the records from an offset on as durable: although synced, they
         may be lost."""
-        self._log.set_durable(min(offset, self._log.extent.durable))
+        self._log.set_durable(min(offset, self._log.bounds.durable))
 
     def truncate_to(
         self, offset: int, boundary: tuple[int, int] | None, reason: str
@@ -218,11 +218,11 @@ class ExclusiveLog:
         log.check()
         appender.check_expected(None, staged.log.records)
         writer = appender.begin()
-        base = log.extent.end
+        base = log.bounds.end
         epoch = appender.leader_epoch(base)
         if writer.state.size:
             writer = log.roll_or_undo(writer)
-        saved = Savepoint(log.extent, writer, is_exchanged=True)
+        saved = Savepoint(log.bounds, writer, is_exchanged=True)
         directory, name = log.context.directory, staged.log.file
         what = "Nothing was published."
         with storage_errors("publish", root.path_of(name), what):
@@ -233,13 +233,13 @@ class ExclusiveLog:
         try:
             self._exchange(root, staged, file)
         except BaseException as error:
-            if log.extent.end != base:
+            if log.bounds.end != base:
                 raise  # the records are in
             # This comes first and makes no call that could be interrupted.
             log.pending, health.is_blocked, health.is_torn = saved, True, True
             log.roll_back(error)
             if is_system_error(error):
-                path = log.extent.segments[-1].path
+                path = log.bounds.segments[-1].path
                 raise storage_error(error, "rename a staged file to", path) from error
             raise
 
@@ -252,7 +252,7 @@ class ExclusiveLog:
             self._log.active,
             self._log.context.directory,
         )
-        segment = log.extent.segments[-1]
+        segment = log.bounds.segments[-1]
         active.retire()
         active.state = staged.state_at(segment.base_offset, root.files.now_ms())
         active.index, active.times = staged.index, staged.times

@@ -32,7 +32,7 @@ from logstore.log.producers import (
 from logstore.log.read.producer_state import read_producers
 from logstore.log.read.view import slot_of
 from logstore.log.write.context import LogContext
-from logstore.log.write.extent import Extent
+from logstore.log.write.log_bounds import LogBounds
 from logstore.segment import Segment
 
 __all__ = ["Idempotence"]
@@ -80,7 +80,7 @@ class Idempotence:
         # Whether the log is known to have one.
         self._has_snapshot = False
 
-    def check(self, extent: Extent, batches: Sequence[SentBatch]) -> range | None:
+    def check(self, bounds: LogBounds, batches: Sequence[SentBatch]) -> range | None:
         """The offsets of batches that are in the log; None: they may be appended.
 
         Raises: as `Producers.check`; and
@@ -88,18 +88,20 @@ class Idempotence:
             StorageError: the system refuses to read them.
         """
         context = self._context
-        producers = self._upto(extent)
+        producers = self._upto(bounds)
         return producers.check(batches, context.files.now_ms(), context.name)
 
-    def last_sequence(self, extent: Extent, identity: Identity) -> int | None:
+    def last_sequence(self, bounds: LogBounds, identity: Identity) -> int | None:
         """The last one of a named producer; None if it has appended nothing.
 
         Raises:
             CorruptRecordError, StorageError: as `check`.
         """
-        return self._upto(extent).last_sequence(identity)
+        return self._upto(bounds).last_sequence(identity)
 
-    def find(self, extent: Extent, identity: Identity, call: SentBatch) -> range | None:
+    def find(
+        self, bounds: LogBounds, identity: Identity, call: SentBatch
+    ) -> range | None:
         """The offsets of the records of a call by a named producer, if they are in the
         log, all of them and one after the other, and its last five batches have the
         last of them. None: they may be appended.
@@ -109,26 +111,26 @@ class Idempotence:
 
         Raises: as `Producers.check_named` and `last_sequence`.
         """
-        producers = self._upto(extent)
+        producers = self._upto(bounds)
         last = producers.batch_that_ends(identity, call.last_sequence)
         if last is not None:
             offsets = range(last.stop - call.size, last.stop)
             if offsets == last or self._are_of_call(
-                extent, offsets, identity, call.first_sequence
+                bounds, offsets, identity, call.first_sequence
             ):
                 return offsets
         producers.check_named(identity, call, self._context.name)
         return None
 
     def _are_of_call(
-        self, extent: Extent, offsets: range, identity: Identity, sequence: int
+        self, bounds: LogBounds, offsets: range, identity: Identity, sequence: int
     ) -> bool:
         """Whether whole batches of a named producer have these offsets, in the order of
         its sequences. Others may have appended between two of its calls."""
-        if offsets.start < extent.start:
+        if offsets.start < bounds.start:
             return False
         ids, at = (identity.producer_id, *identity.earlier_ids), offsets.start
-        segments = extent.segments
+        segments = bounds.segments
         for segment in segments[slot_of(segments, at) :]:
             for header, _, _ in segment.headers(segment.locate(at)):
                 if header.last_offset < at:
@@ -143,7 +145,7 @@ class Idempotence:
         return False
 
     def begin_adding(
-        self, extent: Extent, batches: Iterable[SentBatch], *, is_named: bool = False
+        self, bounds: LogBounds, batches: Iterable[SentBatch], *, is_named: bool = False
     ) -> None:
         """Batches are about to be appended at the end of the log. If the call ends
         before it has added them, the state is read again.
@@ -152,18 +154,18 @@ class Idempotence:
         not deleted with those.
         """
         if is_named and not self._has_snapshot:
-            self._upto(extent)
-            self.write_snapshot(extent)
-        self._take(extent)
+            self._upto(bounds)
+            self.write_snapshot(bounds)
+        self._take(bounds)
         for producer_id in {batch.producer_id for batch in batches}:
             self.table.remove(producer_id)
         if self._producers is not None:
-            self._producers.end = extent.end
+            self._producers.end = bounds.end
         self._seed = None
         self._is_adding = True
 
     def aborted_by(
-        self, extent: Extent, batches: Sequence[SentBatch]
+        self, bounds: LogBounds, batches: Sequence[SentBatch]
     ) -> list[TxnEntry]:
         """Entries of the transaction index for the transactions that these batches will
         abort when they are appended at the end of the log. From here on the producers
@@ -172,7 +174,7 @@ class Idempotence:
         Raises:
             CorruptRecordError, StorageError: as `check`.
         """
-        return self._upto(extent).aborted_by(batches, extent.end)
+        return self._upto(bounds).aborted_by(batches, bounds.end)
 
     def add(self, batches: Sequence[SentBatch], base: int, end: int) -> None:
         """Add batches that were appended from an offset on; the log ends at `end`."""
@@ -194,22 +196,22 @@ class Idempotence:
         self._is_adding = self._has_snapshot = False
         self.table.clear()
 
-    def before_deletion(self, extent: Extent) -> None:
+    def before_deletion(self, bounds: LogBounds) -> None:
         """Segments are about to be deleted: a snapshot must have the named producers,
         whose batches may all be in them. It never raises."""
         if not self._context.services.state.has_named_producers:
             return
         try:
-            if self._snapshots(extent):
-                self._upto(extent)
+            if self._snapshots(bounds):
+                self._upto(bounds)
         except LogStoreError as error:
             logger.warning(
                 "named producers of %s may be forgotten: %s", self._context.name, error
             )
         if self._producers is not None and self._producers.has_named:
-            self.write_snapshot(extent)
+            self.write_snapshot(bounds)
 
-    def before_cut(self, extent: Extent, end: int, offset: int) -> Producers | None:
+    def before_cut(self, bounds: LogBounds, end: int, offset: int) -> Producers | None:
         """The log is about to be cut at an offset: a snapshot at its new end must have
         the named producers whose batches before it were deleted, or compacted away. It
         never raises.
@@ -225,17 +227,17 @@ class Idempotence:
         if not self._context.services.state.has_named_producers:
             return None
         try:
-            snapshots = self._snapshots(extent)
+            snapshots = self._snapshots(bounds)
             if not snapshots and self._context.is_contiguous:
                 return None
-            known = self._upto(extent)
+            known = self._upto(bounds)
             if known.has_named:
-                producers = self._load(extent._replace(end=end))
+                producers = self._load(bounds._replace(end=end))
                 # The snapshot at the end may be of an earlier cut in the same gap.
                 producers.forget_named_from(offset)
                 producers.inherit(known.named_before(offset))
                 later = [one for one in snapshots if one >= end]
-                self._add_removed(producers, known, extent, offset, later)
+                self._add_removed(producers, known, bounds, offset, later)
                 if producers.has_named:
                     self._write(producers, end)
                     return producers
@@ -255,7 +257,7 @@ class Idempotence:
         self,
         producers: Producers,
         known: Producers,
-        extent: Extent,
+        bounds: LogBounds,
         offset: int,
         snapshots: Iterable[int],
     ) -> None:
@@ -278,7 +280,7 @@ class Idempotence:
             for key, (base, batch) in found.items():
                 if key not in later or base < later[key][0]:
                     later[key] = base, batch
-        segments, before = extent.segments, offset
+        segments, before = bounds.segments, offset
         for segment in segments[slot_of(segments, offset) :] if wanted else ():
             for header, _, _ in segment.headers(segment.locate(offset)):
                 if header.base_offset < offset:
@@ -298,21 +300,21 @@ class Idempotence:
             wanted.remove(key)
         producers.take_named(known, wanted)
 
-    def write_snapshot(self, extent: Extent) -> None:
+    def write_snapshot(self, bounds: LogBounds) -> None:
         """Write the producers at the end of the log, if they are known, or the log may
         have transactions: a broker that finds a clean stop considers only transactions
         in a snapshot, or in the log after it, as open. It never raises: the log has the
         producers, too."""
-        if self._written == extent.end:
+        if self._written == bounds.end:
             return
-        producers = self._known(extent)
+        producers = self._known(bounds)
         if producers is None and self._context.foreign_end == native.OFFSET_MAX:
-            producers = self._read_all(extent)
-        if producers is not None and self._write(producers, extent.end):
-            is_stray = extent.segments[-1].base_offset != extent.end
-            is_stray &= extent.end not in extent.cuts.offsets
-            self._stray = extent.end if is_stray else None
-            self._written = extent.end
+            producers = self._read_all(bounds)
+        if producers is not None and self._write(producers, bounds.end):
+            is_stray = bounds.segments[-1].base_offset != bounds.end
+            is_stray &= bounds.end not in bounds.cuts.offsets
+            self._stray = bounds.end if is_stray else None
+            self._written = bounds.end
 
     def _write(self, producers: Producers, offset: int) -> bool:
         """Write a snapshot; returns whether it was possible."""
@@ -329,18 +331,18 @@ class Idempotence:
         self._has_snapshot = True
         return True
 
-    def _known(self, extent: Extent) -> Producers | None:
+    def _known(self, bounds: LogBounds) -> Producers | None:
         """The producers at the end of the log, if known without reading the log."""
-        self._take(extent)
+        self._take(bounds)
         producers = self._producers
         if producers is None:
             entries = None if self._seed is None else self._read_snapshot(self._seed)
-            return Producers(extent.end, entries) if entries else None
-        if self._is_adding and producers.end != extent.end:
+            return Producers(bounds.end, entries) if entries else None
+        if self._is_adding and producers.end != bounds.end:
             return None  # a call was interrupted
         return producers
 
-    def _take(self, extent: Extent) -> None:
+    def _take(self, bounds: LogBounds) -> None:
         """Add the batches that C has appended."""
         producers, table = self._producers, self.table
         if producers is None or not table.has_batches:
@@ -351,17 +353,17 @@ class Idempotence:
             sent = SentBatch(*batch[:-1])
             producers.add(sent, batch.last_offset)
         table.taken()
-        producers.end = extent.end
+        producers.end = bounds.end
         self._producers = producers
 
     # ------------------------------------------------------------ reading
 
-    def _read_all(self, extent: Extent) -> Producers | None:
+    def _read_all(self, bounds: LogBounds) -> Producers | None:
         """The producers at the end of the log, also in the middle of a call that adds
         batches; None if the log cannot be read."""
         is_adding = self._is_adding
         try:
-            return self._upto(extent)
+            return self._upto(bounds)
         except LogStoreError as error:
             name = self._context.name
             logger.warning("no snapshot has the producers of %s: %s", name, error)
@@ -369,19 +371,19 @@ class Idempotence:
         finally:
             self._is_adding = is_adding
 
-    def _upto(self, extent: Extent) -> Producers:
+    def _upto(self, bounds: LogBounds) -> Producers:
         """The producers at the end of the log."""
-        self._take(extent)
+        self._take(bounds)
         producers = self._producers
-        if self._is_adding and producers is not None and producers.end != extent.end:
+        if self._is_adding and producers is not None and producers.end != bounds.end:
             producers = self._producers = None  # a call was interrupted
         self._is_adding = False
         if producers is None:
             self.table.clear()
-            producers = self._producers = self._load(extent)
+            producers = self._producers = self._load(bounds)
         return producers
 
-    def _load(self, extent: Extent) -> Producers:
+    def _load(self, bounds: LogBounds) -> Producers:
         """Read the producers from a snapshot, and the batches after it: from the last
         one that leaves no producer without batches that it had before.
 
@@ -390,17 +392,17 @@ class Idempotence:
         any snapshot has those. Without one, a store with named producers needs all
         batches, and so does a log that may have transactions.
         """
-        segments, now_ms = extent.segments, self._context.files.now_ms()
+        segments, now_ms = bounds.segments, self._context.files.now_ms()
         if not segments:
-            return Producers(extent.end)
+            return Producers(bounds.end)
         needs_all = (
             self._context.services.state.has_named_producers
-            or self._context.foreign_end > extent.start
+            or self._context.foreign_end > bounds.start
         )
         oldest = _first_since(segments, now_ms - EXPIRY_MS)
         latest: Producers | None = None
         step = 1
-        for offset in reversed(self._snapshots(extent)):
+        for offset in reversed(self._snapshots(bounds)):
             first = slot_of(segments, offset)
             if first <= oldest and (latest is not None or not needs_all):
                 break
@@ -410,7 +412,7 @@ class Idempotence:
             if entries is None:
                 continue
             producers = Producers(offset, entries)
-            self._read_on(producers, extent)
+            self._read_on(producers, bounds)
             if not producers.is_short(now_ms):
                 return producers
             latest = latest or producers
@@ -421,20 +423,20 @@ class Idempotence:
             oldest = 0
         base = segments[oldest].base_offset
         producers = Producers(base, self._read_snapshot(base) or ())
-        self._read_on(producers, extent)
+        self._read_on(producers, bounds)
         if latest is not None:
             producers.inherit(latest)
         return producers
 
-    def _snapshots(self, extent: Extent) -> list[int]:
+    def _snapshots(self, bounds: LogBounds) -> list[int]:
         """The offsets of the snapshots that may be used, in order."""
-        directory, first = self._context.directory, extent.segments[0].base_offset
+        directory, first = self._context.directory, bounds.segments[0].base_offset
         try:
             offsets = snapshot_offsets(directory)
         except OSError as error:
             raise storage_error(error, "read", directory.path) from error
-        bases = {one.base_offset for one in extent.segments} | extent.cuts.offsets
-        usable = [offset for offset in offsets if first <= offset <= extent.end]
+        bases = {one.base_offset for one in bounds.segments} | bounds.cuts.offsets
+        usable = [offset for offset in offsets if first <= offset <= bounds.end]
         self._has_snapshot = bool(usable)
         strays = [offset for offset in usable if offset not in bases]
         self._stray = strays[-1] if strays else None
@@ -451,13 +453,13 @@ class Idempotence:
             logger.warning("%s is read without a snapshot: %s", directory.path, error)
             return None
 
-    def _read_on(self, producers: Producers, extent: Extent) -> None:
+    def _read_on(self, producers: Producers, bounds: LogBounds) -> None:
         """Add what follows, up to the end of the log."""
         limit = self._context.services.store_config.max_batch_decompressed_bytes
-        segments = extent.segments
+        segments = bounds.segments
         for segment in segments[slot_of(segments, producers.end) :]:
-            read_producers(producers, segment, extent.end, limit)
-        producers.end = extent.end
+            read_producers(producers, segment, bounds.end, limit)
+        producers.end = bounds.end
 
 
 def _first_since(segments: Sequence[Segment], time_ms: int) -> int:

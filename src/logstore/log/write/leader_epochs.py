@@ -8,10 +8,10 @@ from logstore.io.checkpoint import checkpoints
 from logstore.log.write.context import LogContext
 from logstore.segment import Segment
 
-__all__ = ["LeaderEpochs"]
+__all__ = ["LeaderEpochWriter"]
 
 
-class LeaderEpochs:
+class LeaderEpochWriter:
     """The leader-epoch-checkpoint of one log. The log's lock guards it.
 
     Invariant: `_epochs` is the content of the file; None if it is unknown or empty.

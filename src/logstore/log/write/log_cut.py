@@ -1,4 +1,4 @@
-"""A cut of one log: its extent and state at one moment, for a copy made later.
+"""A cut of one log: its bounds and state at one moment, for a copy made later.
 
 Its bytes do not change unless the log is truncated below its end: batches are only
 appended, and the files of deleted or compacted segments stay until nothing refers to
@@ -74,18 +74,18 @@ def cut_of(log: LogWriter) -> LogCut:
     assert log.lock.is_mine
     if log.health.failed is None:
         log.repair()
-    extent, active = log.extent, log.active.writer or log.active
-    segments, state = extent.segments, active.state
+    bounds, active = log.bounds, log.active.writer or log.active
+    segments, state = bounds.segments, active.state
     if not segments:
-        _, start, end, _, cuts, _ = extent
+        _, start, end, _, cuts, _ = bounds
         return LogCut((), (), start, end, cuts.serial, "", b"", b"")
     return LogCut(
         segments,
         (*(segment.size for segment in segments[:-1]), state.size),
-        extent.start,
-        extent.end,
-        extent.cuts.serial,
-        log.point.text(extent, state),
+        bounds.start,
+        bounds.end,
+        bounds.cuts.serial,
+        log.point.text(bounds, state),
         active.index.data(0, active.index.count),
         active.times.data(0, active.times.count),
     )

@@ -35,18 +35,18 @@ from logstore.log.recover.rebuild import cut_transactions
 from logstore.log.write.active_segment import ActiveSegment
 from logstore.log.write.context import LogContext, StoreServices
 from logstore.log.write.durable_page import DurablePage
-from logstore.log.write.durable_point import DurablePoint
-from logstore.log.write.extent import Extent, Visibility, VisibilityBarrier
+from logstore.log.write.durable_point import DurablePointWriter
 from logstore.log.write.health import Health
 from logstore.log.write.idempotence import Idempotence
-from logstore.log.write.leader_epochs import LeaderEpochs
+from logstore.log.write.leader_epochs import LeaderEpochWriter
+from logstore.log.write.log_bounds import LogBounds, Visibility, VisibilityBarrier
 from logstore.log.write.sealed_digests import SealedDigests
 from logstore.log.write.segment_writer import Mark, SegmentWriter
 from logstore.segment import Segment
 
 __all__ = ["LogWriter", "Savepoint"]
 
-# An extent without the call of `Extent`, for each append.
+# Log bounds without the call of `LogBounds`, for each append.
 _new: Final = tuple.__new__
 
 
@@ -78,13 +78,13 @@ class Savepoint:
 
     def __init__(
         self,
-        extent: Extent,
+        bounds: LogBounds,
         writer: SegmentWriter,
         *,
         is_exchanged: bool = False,
         is_indexed: bool = False,
     ) -> None:
-        self.segments = extent.segments
+        self.segments = bounds.segments
         self.mark = writer.mark()
         self.index = writer.index
         self.times = writer.times
@@ -98,13 +98,13 @@ class LogWriter(native.LogFields):
     them. Its users are `Appender`, `Syncs`, `truncate` and others in this package.
 
     Attributes:
-        extent: where the log begins and ends; replaced in one assignment.
+        bounds: where the log begins and ends; replaced in one assignment.
         pending: what the next call must undo first.
         appended: set whenever there may be more to read, or the log was closed.
         visibility: of the publication in progress, or of the last one.
     """
 
-    extent: Extent
+    bounds: LogBounds
     __slots__ = (
         "__weakref__",
         "_deleted",
@@ -150,7 +150,7 @@ class LogWriter(native.LogFields):
         self.appended = Signal()
         self.health = Health(self.context, loaded.damage, self.appended)
         segments = Segments(loaded.segments)
-        self.extent = Extent(
+        self.bounds = LogBounds(
             segments,
             loaded.start_offset,
             loaded.end_offset,
@@ -160,7 +160,7 @@ class LogWriter(native.LogFields):
         self.visibility = Visibility(VisibilityBarrier(is_open=True), 0)
         quiet, facts = (self.appended.waiters, services.unreported), native.StepFacts()
         prepared = native.PreparedAppend(
-            self, self.health, self.lock, self.undo_write, Extent, quiet,
+            self, self.health, self.lock, self.undo_write, LogBounds, quiet,
             replaced_calls(self.context.files), facts, facts.address,
         )  # fmt: skip
         self.active = ActiveSegment(
@@ -175,9 +175,9 @@ class LogWriter(native.LogFields):
         )
         if segments:
             segments[-1].show_indexes(loaded.index, loaded.times)
-        self.point = DurablePoint(self.context, self.health, self.active, loaded)
+        self.point = DurablePointWriter(self.context, self.health, self.active, loaded)
         self.page = DurablePage(self.context, self.rest)
-        self.epochs = LeaderEpochs(self.context)
+        self.epochs = LeaderEpochWriter(self.context)
         self.idempotence = Idempotence(self.context, loaded.end_offset)
         self.idempotence.table.show_to(prepared, EXPIRY_MS)
         self.digests = SealedDigests(self.context, loaded.digested)
@@ -186,24 +186,24 @@ class LogWriter(native.LogFields):
 
     # ------------------------------------------------------------ what readers see
 
-    def seen(self) -> Extent:
+    def seen(self) -> LogBounds:
         """The log as readers see it. Its end is the offset at which they stop; this is
         lower during a publication, and while records are removed. Needs no lock.
 
         start <= durable <= end, if start <= end.
         """
         while True:
-            # If a publication begins now, the extent may have some of its records.
+            # If a publication begins now, the bounds may have some of its records.
             visibility = self.visibility
-            is_open, extent = visibility.barrier.is_open, self.extent
+            is_open, bounds = visibility.barrier.is_open, self.bounds
             if self.visibility is visibility:
                 break
-        segments, start, end, durable, cuts, limit = extent
+        segments, start, end, durable, cuts, limit = bounds
         if is_open and start <= durable <= end <= limit:
-            return extent
+            return bounds
         end = min(end, limit) if is_open else min(end, limit, visibility.high_watermark)
         durable = max(min(durable, end), start)
-        return _new(Extent, (segments, start, end, durable, cuts, limit))
+        return _new(LogBounds, (segments, start, end, durable, cuts, limit))
 
     def settled(self) -> Bounds:
         """The log as readers see it, for a reading thread. The work of an interrupted
@@ -234,8 +234,8 @@ class LogWriter(native.LogFields):
         """Let readers see what was appended. Nothing here may fail: the records are
         in."""
         end = writer.show()
-        segments, start, _, durable, cuts, limit = self.extent
-        self.extent = _new(Extent, (segments, start, end, durable, cuts, limit))
+        segments, start, _, durable, cuts, limit = self.bounds
+        self.bounds = _new(LogBounds, (segments, start, end, durable, cuts, limit))
         if self.appended.waiters:
             self.appended.set()
 
@@ -244,8 +244,8 @@ class LogWriter(native.LogFields):
         readers that have read them."""
         self.idempotence.forget()
         self.page.pause()
-        cuts = self.extent.cuts.after(offset, self.context.files.now_ms())
-        self.extent = self.extent._replace(cuts=cuts)
+        cuts = self.bounds.cuts.after(offset, self.context.files.now_ms())
+        self.bounds = self.bounds._replace(cuts=cuts)
 
     def limit_visibility(self, barrier: VisibilityBarrier, high_watermark: int) -> None:
         """Hide all records from an offset on from readers until the barrier is open."""
@@ -260,7 +260,7 @@ class LogWriter(native.LogFields):
         are determined: a repair may change the end of the log."""
         writer = self.active.writer
         if self.health.is_blocked or (
-            writer is not None and writer.next_offset != self.extent.end
+            writer is not None and writer.next_offset != self.bounds.end
         ):
             self.health.is_blocked = True
             self.check()
@@ -296,7 +296,7 @@ class LogWriter(native.LogFields):
         if writer is not None and health.failed is None:
             if writer.dirty is not None:
                 self._clean(writer)
-            if writer.next_offset != self.extent.end:
+            if writer.next_offset != self.bounds.end:
                 # The call was interrupted after its records were written.
                 self.show(writer)
         health.is_blocked = self._has_reason
@@ -333,7 +333,7 @@ class LogWriter(native.LogFields):
             return
         self.point.must_record = self.health.is_blocked = True
         self.record_cut(state.last_offset + 1)
-        self.point.record(self.extent, state, is_truncating=not is_done)
+        self.point.record(self.bounds, state, is_truncating=not is_done)
 
     def undo_write(self, writer: SegmentWriter, error: BaseException) -> BaseException:
         """Undo a write by `PreparedAppend` that failed; returns the error to raise. If
@@ -386,7 +386,7 @@ class LogWriter(native.LogFields):
             )
         # Another thread may have synced meanwhile: no more than what was there before
         # the call counts as durable.
-        self.set_durable(min(self.extent.durable, saved.mark.next_offset))
+        self.set_durable(min(self.bounds.durable, saved.mark.next_offset))
         self.pending = None
         self.health.is_blocked = self._has_reason or active.stray is not None
         self.health.is_torn = False
@@ -394,7 +394,7 @@ class LogWriter(native.LogFields):
     def _undo_append(self, saved: Savepoint) -> None:
         """Cut the active segment, or return to an earlier one."""
         active, before, mark = self.active, saved.segments, saved.mark
-        new = saved.new = saved.new or self.extent.segments[len(before) :]
+        new = saved.new = saved.new or self.bounds.segments[len(before) :]
         if not new:
             if active.writer is not None:
                 if active.writer.differs_from(mark):
@@ -402,15 +402,15 @@ class LogWriter(native.LogFields):
                 self._record_append_cut(active.writer.state, is_done=True)
         else:
             active.retire()
-            self.extent = self.extent._replace(segments=before)
+            self.bounds = self.bounds._replace(segments=before)
             self.digests.drop(before[-1:])
             active.state = mark.state.copy()
             active.state.raw.time_entries = mark.time_count
             # From memory: an earlier try may have left the files shorter.
             active.index, active.times = saved.index, saved.times
-            self.record_cut(self.extent.end)
+            self.record_cut(self.bounds.end)
             # The state file names the new segments: first it must stop naming them.
-            self.point.commit(self.extent, active.state, is_truncating=True)
+            self.point.commit(self.bounds, active.state, is_truncating=True)
             for segment in reversed(new):
                 active.remove_files(segment.base_offset)
             self.context.directory.sync()
@@ -421,7 +421,7 @@ class LogWriter(native.LogFields):
             cut_transactions(self.context.directory, base_offset, mark.next_offset)
         if new or self.point.is_barred:
             assert active.writer is not None
-            self.point.commit(self.extent, active.writer.state)
+            self.point.commit(self.bounds, active.writer.state)
             self.point.is_barred = False
 
     def _undo_exchange(self, saved: Savepoint) -> None:
@@ -430,13 +430,13 @@ class LogWriter(native.LogFields):
         active.retire()
         active.state = saved.mark.state.copy()
         active.index, active.times = OffsetEntries(), TimeEntries()
-        active.writer = active.open(self.extent.segments[-1], self.rest)
+        active.writer = active.open(self.bounds.segments[-1], self.rest)
         active.writer.back_to(Mark(active.state, 0, 0))
         # The next append must go to the file that has the name durably.
         self.context.directory.sync()
         # A reader in another process may have counted the records.
-        self.record_cut(self.extent.end)
-        self.point.commit(self.extent, active.writer.state)
+        self.record_cut(self.bounds.end)
+        self.point.commit(self.bounds, active.writer.state)
 
     # ------------------------------------------------------------ segments
 
@@ -454,18 +454,18 @@ class LogWriter(native.LogFields):
         if active.writer is None:
             services.state.begin_writing()
             if context.is_renamed:
-                self.point.commit(self.extent, active.state)
+                self.point.commit(self.bounds, active.state)
                 context.is_renamed = False
-            context.identify(is_empty=not self.extent.segments)
-            if not self.extent.segments:
-                self._add_segment(self.extent.end)
+            context.identify(is_empty=not self.bounds.segments)
+            if not self.bounds.segments:
+                self._add_segment(self.bounds.end)
                 self.point.must_record = True
             if self.point.must_record:
-                self.point.commit(self.extent, active.state, is_needed=is_append)
-            segments = self.extent.segments
+                self.point.commit(self.bounds, active.state, is_needed=is_append)
+            segments = self.bounds.segments
             active.writer = active.open(segments[-1], self.rest)
             # Also what a recovery has made durable.
-            self.page.tell(self.extent.durable, self.extent.cuts.serial)
+            self.page.tell(self.bounds.durable, self.bounds.cuts.serial)
             deleted, self._deleted = self._deleted, []
             if deleted:
                 delay_ms = context.config.file_delete_delay_ms
@@ -488,7 +488,7 @@ class LogWriter(native.LogFields):
         self.sync_all()
         try:
             context.foreign_end = native.OFFSET_MAX
-            self.point.commit(self.extent, writer.state)
+            self.point.commit(self.bounds, writer.state)
         except BaseException:
             context.foreign_end = before
             raise
@@ -496,10 +496,10 @@ class LogWriter(native.LogFields):
     def _add_segment(self, base_offset: int) -> None:
         """Create a segment, and put it into the list."""
         segment = self.active.create(base_offset)
-        segments = Segments((*self.extent.segments, segment))
-        extent = self.extent._replace(segments=segments)
+        segments = Segments((*self.bounds.segments, segment))
+        bounds = self.bounds._replace(segments=segments)
         # At once: a segment in the list must not be removed as half created.
-        self.extent, self.active.creating = extent, None
+        self.bounds, self.active.creating = bounds, None
 
     def roll(self, writer: SegmentWriter) -> SegmentWriter:
         """Begin a new segment after the active one. The caller has a savepoint.
@@ -508,7 +508,7 @@ class LogWriter(native.LogFields):
         new segment; 4. record the durable point.
         """
         active, context = self.active, self.context
-        active.sync(writer, self.extent.durable)
+        active.sync(writer, self.bounds.durable)
         base = writer.show()
         try:
             writer.seal()
@@ -518,14 +518,14 @@ class LogWriter(native.LogFields):
             logger.warning("cannot finish the indexes of %s: %s", writer.path, error)
         self._add_segment(base)
         # The old writer stays until the new one exists: without any, no undo works.
-        opened = active.open(self.extent.segments[-1], self.rest)
+        opened = active.open(self.bounds.segments[-1], self.rest)
         active.replace(opened)
         self.set_durable(base)
         if not self.point.is_barred:
-            self.point.record(self.extent, opened.state.copy())
-        if base == self.extent.end:
+            self.point.record(self.bounds, opened.state.copy())
+        if base == self.bounds.end:
             # Else the roll is inside an append, whose batches are not known yet.
-            self.idempotence.write_snapshot(self.extent)
+            self.idempotence.write_snapshot(self.bounds)
         if context.config.segment_digests:
             context.services.call_later(self.digests_due, 0)
         return opened
@@ -539,7 +539,7 @@ class LogWriter(native.LogFields):
             base: its base offset, to leave a gap before it; the previous segment may be
                 empty then.
         """
-        saved, health = Savepoint(self.extent, writer), self.health
+        saved, health = Savepoint(self.bounds, writer), self.health
         try:
             if base is not None:
                 writer.state.raw.last_offset = base - 1
@@ -580,13 +580,13 @@ class LogWriter(native.LogFields):
         self.point.is_recorded = False
         active.retire()
         self.page.close()
-        self.extent.segments[-1].show_indexes(active.index, active.times)
+        self.bounds.segments[-1].show_indexes(active.index, active.times)
 
     def digests_due(self) -> None:
         """Called by the store's thread: write the digests of sealed segments that have
         none. A damaged segment gets none."""
         digests = self.digests
-        for segment in digests.missing(self.extent.segments):
+        for segment in digests.missing(self.bounds.segments):
             version = segment.version
             if self.health.is_blocked:
                 continue
@@ -595,7 +595,7 @@ class LogWriter(native.LogFields):
                 with self.lock:
                     if (
                         segment.version == version
-                        and segment in self.extent.segments[:-1]
+                        and segment in self.bounds.segments[:-1]
                     ):
                         digests.keep(segment, digest)
             except OSError as error:
@@ -605,22 +605,22 @@ class LogWriter(native.LogFields):
 
     def set_durable(self, offset: int) -> None:
         """All records below an offset are durable, and no others are known to be."""
-        segments, start, end, _, cuts, limit = self.extent
-        self.extent = _new(Extent, (segments, start, end, offset, cuts, limit))
+        segments, start, end, _, cuts, limit = self.bounds
+        self.bounds = _new(LogBounds, (segments, start, end, offset, cuts, limit))
         self.page.tell(offset, cuts.serial)
 
     def sync_all(self) -> None:
         """Sync everything."""
-        writer, extent = self.active.writer, self.extent
+        writer, bounds = self.active.writer, self.bounds
         if writer is None:
-            if extent.durable >= extent.end:
+            if bounds.durable >= bounds.end:
                 return
             writer = self.writable()
-        if self.extent.durable >= writer.next_offset:
+        if self.bounds.durable >= writer.next_offset:
             return
         mark = writer.mark()
         try:
-            self.active.sync(writer, self.extent.durable)
+            self.active.sync(writer, self.bounds.durable)
         except SyncFailedError as error:
             raise self.health.fail(error) from error.__cause__
         self.after_sync(writer, mark)
@@ -628,17 +628,17 @@ class LogWriter(native.LogFields):
     def after_sync(self, writer: SegmentWriter, mark: Mark) -> None:
         """The log of a segment is synced up to a mark. It may be another one than the
         active segment now."""
-        self.set_durable(max(self.extent.durable, mark.next_offset))
+        self.set_durable(max(self.bounds.durable, mark.next_offset))
         is_whole = self.pending is None and self.active.writer is writer
         if is_whole and not self.point.is_barred:
-            self.point.after_sync(self.extent, writer, mark, self.point_due)
+            self.point.after_sync(self.bounds, writer, mark, self.point_due)
         if self.appended.waiters:
             self.appended.set()
 
     def keep_prepared(self) -> None:
         """Keep the prepared appends valid: the caller took the lock, and changed none
         of their facts but the durable offset."""
-        self.active.prepared.keep(self.extent.durable, self.point.quiet_size)
+        self.active.prepared.keep(self.bounds.durable, self.point.quiet_size)
 
     def point_due(self) -> None:
         """Called by the store's thread: record the durable point if it is out of
@@ -646,4 +646,4 @@ class LogWriter(native.LogFields):
         with self.sync_lock, self.lock:
             self.point.is_scheduled = False
             if not self.health.is_blocked:
-                self.point.record_last(self.extent)
+                self.point.record_last(self.bounds)

@@ -26,7 +26,7 @@ from logstore.io.layout import (
     segment_file,
 )
 from logstore.log.read.view import Segments
-from logstore.log.write.extent import Extent
+from logstore.log.write.log_bounds import LogBounds
 from logstore.log.write.log_writer import LogWriter
 from logstore.segment import Segment
 
@@ -66,8 +66,8 @@ class Replacement:
     def __init__(self, log: LogWriter) -> None:
         self._log = log
 
-    def begin(self) -> tuple[Extent, int | None]:
-        """Make the log writable. Returns its present extent, and the offset up to which
+    def begin(self) -> tuple[LogBounds, int | None]:
+        """Make the log writable. Returns its present bounds, and the offset up to which
         it is compacted; None: it never was.
 
         Raises:
@@ -79,7 +79,7 @@ class Replacement:
             self._log.writable()
             return self._log.seen(), self._log.context.compacted_upto()
 
-    def record(self, seen: Extent, end: int, needed_end: int) -> bool:
+    def record(self, seen: LogBounds, end: int, needed_end: int) -> bool:
         """Record that the log is compacted up to an offset.
 
         Returns False, with nothing done, if the log was cut below `needed_end` since
@@ -90,25 +90,27 @@ class Replacement:
         """
         log = self._log
         with log.sync_lock, log.lock:
-            if log.extent.cuts.lowest_since(seen.cuts.serial) < needed_end:
+            if log.bounds.cuts.lowest_since(seen.cuts.serial) < needed_end:
                 return False
             context = log.context
             context.services.state.compacted.record(context.key, end)
         return True
 
-    def still_has(self, extent: Extent, segments: Sequence[Segment], end: int) -> bool:
+    def still_has(
+        self, bounds: LogBounds, segments: Sequence[Segment], end: int
+    ) -> bool:
         """Whether some sealed segments are still part of the log, and nothing below an
-        offset was cut since an extent was seen. The caller holds both locks, or asks
+        offset was cut since log bounds were seen. The caller holds both locks, or asks
         again later."""
-        now = self._log.extent
+        now = self._log.bounds
         present = {id(segment) for segment in now.segments[:-1]}
         return (
             all(id(segment) in present for segment in segments)
-            and now.cuts.lowest_since(extent.cuts.serial) >= end
+            and now.cuts.lowest_since(bounds.cuts.serial) >= end
         )
 
     def swap(
-        self, seen: Extent, old: Sequence[Segment], new: CompactedSegment, end: int
+        self, seen: LogBounds, old: Sequence[Segment], new: CompactedSegment, end: int
     ) -> bool:
         """Put a compacted segment in the place of old ones, which follow one another.
 
@@ -198,7 +200,7 @@ class Replacement:
         log = self._log
         state = self._state()
         log.point.swapping = (new.base_offset,)
-        log.point.write(log.extent, state)
+        log.point.write(log.bounds, state)
 
     def _to_swap(self, new: CompactedSegment) -> None:
         """Step 2: the log comes last, because it makes the others count."""
@@ -219,7 +221,7 @@ class Replacement:
             log.check()
             state = self._state()
             log.point.swapping = ()
-            log.point.write(log.extent, state)
+            log.point.write(log.bounds, state)
         except (OSError, LogStoreError) as error:
             # The state on disk says that they do not count, and so does each later one.
             log.point.swapping = (new.base_offset,)
@@ -233,8 +235,8 @@ class Replacement:
         """Steps 3 to 7. The caller holds both locks."""
         log = self._log
         context = log.context
-        begin = log.extent.segments.index(old[0])
-        after = log.extent.segments[begin + len(old)]
+        begin = log.bounds.segments.index(old[0])
+        after = log.bounds.segments[begin + len(old)]
         segment = Segment(
             context.directory,
             context.services.descriptors,
@@ -245,17 +247,17 @@ class Replacement:
             max_timestamp_offset=new.max_timestamp_offset,
         )
         segment.time_digest = new.time_digest
-        extent = log.extent
-        rest = extent.segments[begin + len(old) :]
-        segments = Segments((*extent.segments[:begin], segment, *rest))
-        extent = extent._replace(segments=segments)
+        bounds = log.bounds
+        rest = bounds.segments[begin + len(old) :]
+        segments = Segments((*bounds.segments[:begin], segment, *rest))
+        bounds = bounds._replace(segments=segments)
         try:
             state = self._state()
-            extent = extent._replace(durable=log.extent.durable, end=log.extent.end)
+            bounds = bounds._replace(durable=log.bounds.durable, end=log.bounds.end)
             context.is_contiguous = False
             log.point.swapping = ()
             log.point.replaced()
-            log.point.write(extent, state)
+            log.point.write(bounds, state)
             names = self._put_in_place(old, new)
         except BaseException as error:
             # On disk the log may have either segments. This comes first and makes no
@@ -272,7 +274,7 @@ class Replacement:
             if isinstance(error, OSError):
                 raise failed from error
             raise
-        log.extent = extent
+        log.bounds = bounds
         delay_ms = context.config.file_delete_delay_ms
         context.services.unlink_later(context.directory, names, delay_ms, old)
 
@@ -282,7 +284,7 @@ class Replacement:
         names: list[str] = []
         taken = set(directory.names())
         # Also snapshots that a lower cut needs: see `Idempotence.before_cut`.
-        kept = self._log.extent.cuts.offsets
+        kept = self._log.bounds.cuts.offsets
         for segment in old:
             base = segment.base_offset
             log_name = segment_file(base, LOG)

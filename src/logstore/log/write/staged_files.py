@@ -18,7 +18,7 @@ from logstore.errors import (
 )
 from logstore.io import layout
 from logstore.io.directory import NOT_A_FILE, Directory
-from logstore.record.producer_batches import prepare
+from logstore.record.incoming import prepare
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

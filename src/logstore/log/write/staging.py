@@ -347,7 +347,9 @@ class Stage:
         )
         return self.add(partition, rows)
 
-    def add(self, partition: Destination, batches: Iterable[native.Rows]) -> int:
+    def add(
+        self, partition: Destination, batches: Iterable[native.EncodedColumns]
+    ) -> int:
         """Stage rows for a partition; returns the number of records. Raises: as
         `append_many`."""
         if self._ended:
@@ -382,7 +384,7 @@ class Stage:
             log = self._logs[key] = _Log(partition, topic_id, self._shared)
         return log
 
-    def _put(self, log: _Log, rows: native.Rows) -> None:
+    def _put(self, log: _Log, rows: native.EncodedColumns) -> None:
         now_ms = self._root.files.now_ms()
         for data, size in log.encoder.encode(rows, log.records, now_ms, 0):
             if size >= _DIRECT_BYTES and not log.data:

@@ -123,7 +123,7 @@ class Syncs:
         """Called by the store's thread: sync what was appended by now."""
         try:
             if not self._log.health.has_ended:
-                self._sync_unheard(self._log.extent.end)
+                self._sync_unheard(self._log.bounds.end)
         finally:
             self._is_catching_up = False
 
@@ -147,7 +147,7 @@ class Syncs:
             # With the lock: later appends schedule another sync.
             if is_mine:
                 self.is_scheduled, self._tries = False, 0
-                end = log.extent.end
+                end = log.bounds.end
         if not is_mine and self._tries < _FLUSH_TRIES:
             # Another thread appends: other partitions do not wait for it.
             self._tries += 1
@@ -156,7 +156,7 @@ class Syncs:
         if not is_mine:
             with log.lock:
                 self.is_scheduled, self._tries = False, 0
-                end = log.extent.end
+                end = log.bounds.end
         try:
             if not self._sync_unheard(end) and not health.has_ended:
                 self._schedule()  # it is not possible now, but may be later
@@ -181,7 +181,7 @@ class Syncs:
             ReentrantCallError: this thread is in the middle of an append or a sync.
         """
         log = self._log
-        if log.extent.durable >= upto:
+        if log.bounds.durable >= upto:
             return
         if log.lock.top >= RANK_TURN:
             raise ReentrantCallError(
@@ -196,7 +196,7 @@ class Syncs:
         not `lock`: other threads append meanwhile."""
         log, health = self._log, self._log.health
         with log.lock:
-            if log.extent.durable >= upto:
+            if log.bounds.durable >= upto:
                 return True
             if not health.is_blocked:
                 log.keep_prepared()
@@ -204,12 +204,12 @@ class Syncs:
                 log.check()
             writer = log.active.writer or log.writable()
             mark, file = writer.mark(), writer.file
-            if log.extent.end < upto:
+            if log.bounds.end < upto:
                 return False
             if mark.next_offset < upto:
                 raise health.poison()  # there is nothing more to sync
         try:
-            log.active.sync(writer, log.extent.durable, file.fd)
+            log.active.sync(writer, log.bounds.durable, file.fd)
         except SyncFailedError as error:
             raise health.fail(error) from error.__cause__
         with log.lock:
@@ -230,7 +230,7 @@ class Syncs:
     def failed(self, writer: SegmentWriter, error: OSError) -> NoReturn:
         """Raise the error for a sync by `SharedSync` that failed."""
         log = self._log
-        failed = log.active.sync_failed(writer, log.extent.durable, error)
+        failed = log.active.sync_failed(writer, log.bounds.durable, error)
         raise log.health.fail(failed) from error
 
     # ------------------------------------------------------------ after an append
@@ -258,7 +258,7 @@ class Syncs:
         try:
             self.sync(end)
         except (MemoryError, RecursionError):
-            if durable and self._log.extent.durable < end:
+            if durable and self._log.bounds.durable < end:
                 raise
 
 

@@ -18,7 +18,7 @@ from logstore.log.read.view import Segments
 from logstore.log.recover.rebuild import cut_transactions, remove_snapshots
 from logstore.log.scan import take_batches
 from logstore.log.write.deletion import rename_deleted
-from logstore.log.write.extent import Extent
+from logstore.log.write.log_bounds import LogBounds
 from logstore.log.write.log_writer import LogWriter
 from logstore.record.file_walk import FileWalk
 from logstore.segment import Segment
@@ -45,8 +45,8 @@ def truncate(
 
     Returns the new end.
     """
-    active, health, segments = log.active, log.health, log.extent.segments
-    if offset == log.extent.end:
+    active, health, segments = log.active, log.health, log.bounds.segments
+    if offset == log.bounds.end:
         return offset
     if boundary is None:
         raise health.poison()
@@ -65,7 +65,7 @@ def truncate(
     segment = segments[index]
     state, entries, times = _state_up_to(log, segment, pos)
     # If `offset` is in a gap, `end` follows the last record before it.
-    before, end, size = log.extent, state.last_offset + 1, state.size
+    before, end, size = log.bounds, state.last_offset + 1, state.size
     cuts = before.cuts.after(offset, log.context.files.now_ms())
     # A reader sees only records that stay, in one of these.
     kept_segments = Segments(segments[: index + 1])
@@ -76,7 +76,7 @@ def truncate(
     kept = writer.state, writer.index, writer.times
     is_begun = False
     try:
-        log.extent = during
+        log.bounds = during
         log.idempotence.forget()
         log.page.pause()
         active.retire()
@@ -93,7 +93,7 @@ def truncate(
             log.point.must_record = True
             active.state, active.index, active.times = kept
             segments[-1].show_indexes(active.index, active.times)
-            log.extent = undone
+            log.bounds = undone
             health.is_poisoned = False
             raise storage_error(
                 error, "write the state of", log.context.directory.path,
@@ -101,11 +101,11 @@ def truncate(
             ) from error  # fmt: skip
         if segment.next_offset == end:
             segment.size = size
-        if log.extent is during:
-            log.extent = stopped if segment.next_offset == end else undone
+        if log.bounds is during:
+            log.bounds = stopped if segment.next_offset == end else undone
         # The next opening may end the cut: a flush must not promise these records.
-        durable = min(log.extent.durable, end)
-        log.extent = log.extent._replace(durable=durable)
+        durable = min(log.bounds.durable, end)
+        log.bounds = log.bounds._replace(durable=durable)
         failed = SyncFailedError(
             f"cannot truncate {log.context.name} to offset {offset}: {error!r}. Open "
             f"the store again.",
@@ -119,9 +119,9 @@ def truncate(
         raise
     if end < offset:
         _leave_gap(log, offset, before.start)
-        if producers is not None and log.extent.end == offset:
+        if producers is not None and log.bounds.end == offset:
             log.idempotence.after_gap(producers, offset)
-    return log.extent.end
+    return log.bounds.end
 
 
 def _is_unchanged(error: OSError) -> bool:
@@ -134,14 +134,14 @@ def _leave_gap(log: LogWriter, offset: int, start: int) -> None:
     begins there: a segment that ends before the next offset looks like damage."""
     try:
         log.roll_or_undo(log.writable(), offset)
-        log.extent = log.extent._replace(end=offset, start=start)
+        log.bounds = log.bounds._replace(end=offset, start=start)
     except SyncFailedError:
         raise
     except StorageError as error:
         logger.warning(
             "%s ends at offset %d, not at %d: no segment can begin there: %s",
             log.context.name,
-            log.extent.end,
+            log.bounds.end,
             offset,
             error,
         )
@@ -188,15 +188,15 @@ def _cut(
         context.name,
         offset,
         reason,
-        log.extent.end - offset,
+        log.bounds.end - offset,
     )
-    segments, start, _, _, cuts, _ = log.extent
+    segments, start, _, _, cuts, _ = log.bounds
     # Another cut: a reader may meanwhile have seen the old end together with the first.
     cuts = cuts.after(offset, files.now_ms())
     log.point.forget_synced()
-    log.extent = Extent(segments, min(start, end), end, end, cuts)
+    log.bounds = LogBounds(segments, min(start, end), end, end, cuts)
     # While the state on disk says "truncating", an opening would cut appends.
-    log.point.commit(log.extent, active.writer.state)
+    log.point.commit(log.bounds, active.writer.state)
 
 
 def _state_up_to(

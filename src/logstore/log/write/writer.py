@@ -32,8 +32,8 @@ from logstore.log.write.compaction_gate import CompactionGate
 from logstore.log.write.context import LogContext, StoreServices
 from logstore.log.write.deletion import delete_before
 from logstore.log.write.exclusive import ExclusiveLog
-from logstore.log.write.extent import Extent, VisibilityBarrier
 from logstore.log.write.health import Health
+from logstore.log.write.log_bounds import LogBounds, VisibilityBarrier
 from logstore.log.write.log_cut import LogCut, cut_of
 from logstore.log.write.log_writer import LogWriter
 from logstore.log.write.replacement import Replacement
@@ -93,16 +93,16 @@ class PartitionWriter:
 
     @property
     def segments(self) -> Segments:
-        return self._log.extent.segments
+        return self._log.bounds.segments
 
     @property
     def start_offset(self) -> int:
-        return self._log.extent.start
+        return self._log.bounds.start
 
     @property
     def end_offset(self) -> int:
         """The next offset to be assigned."""
-        return self._log.extent.end
+        return self._log.bounds.end
 
     @property
     def high_watermark(self) -> int:
@@ -117,7 +117,7 @@ class PartitionWriter:
     @property
     def cuts(self) -> Cuts:
         """How the log was cut."""
-        return self._log.extent.cuts
+        return self._log.bounds.cuts
 
     def compacted_upto(self) -> int | None:
         """The offset up to which it is compacted; None: it never was.
@@ -139,9 +139,9 @@ class PartitionWriter:
             return None
         segments, start, end, durable, cuts, _ = self._log.seen()
         found = ask(segments, start, durable if durable_only else end, target)
-        return found if self._log.extent.cuts is cuts else None
+        return found if self._log.bounds.cuts is cuts else None
 
-    def seen(self) -> Extent:
+    def seen(self) -> LogBounds:
         """The log as readers see it now."""
         return self._log.seen()
 
@@ -157,7 +157,7 @@ class PartitionWriter:
 
     def is_as_it_was(self, life: int, serial: int) -> bool:
         """Whether nothing was cut since `refreshed` returned this serial number."""
-        return self._log.extent.cuts.serial == serial
+        return self._log.bounds.cuts.serial == serial
 
     @property
     def appended(self) -> Signal:
@@ -177,8 +177,8 @@ class PartitionWriter:
         """
         self.syncs.sync(self.end_offset)
         with self.lock:
-            extent = self._log.extent
-            self._log.page.tell(extent.durable, extent.cuts.serial)
+            bounds = self._log.bounds
+            self._log.page.tell(bounds.durable, bounds.cuts.serial)
 
     def free_bytes(self) -> int:
         """Bytes free on the file system, including the files that are waiting to be
@@ -248,7 +248,7 @@ class PartitionWriter:
         with self.sync_lock, self.lock:
             log = self._log
             log.check()
-            if offset != log.extent.end:
+            if offset != log.bounds.end:
                 context = log.context
                 context.services.state.before_cut(context.key, offset)
             return truncate(log, offset, find(), reason)
@@ -344,15 +344,15 @@ class PartitionWriter:
             self.is_end_recorded = True
             return
         writer = writer or log.writable(is_append=False)
-        log.active.sync(writer, log.extent.durable)
-        log.set_durable(log.extent.end)
+        log.active.sync(writer, log.bounds.durable)
+        log.set_durable(log.bounds.end)
         try:
             writer.seal()
             if self.context.config.segment_digests:
                 log.digests.write_all(self.segments)
-            log.idempotence.write_snapshot(log.extent)
+            log.idempotence.write_snapshot(log.bounds)
             if record_end:
-                point.write(log.extent, writer.state)
+                point.write(log.bounds, writer.state)
             self.is_end_recorded = True
         except OSError as error:
             failed = storage_error(error, "close", self.directory.path)
@@ -365,7 +365,7 @@ class PartitionWriter:
 
     def abandon(self) -> None:
         """Release everything that a reader of a deleted topic does not need."""
-        self._log.extent = self._log.extent._replace(segments=Segments())
+        self._log.bounds = self._log.bounds._replace(segments=Segments())
 
 
 def _record_cuts(log: LogWriter) -> bool:
@@ -374,7 +374,7 @@ def _record_cuts(log: LogWriter) -> bool:
     Without a state that counts, the next opening makes the cuts again."""
     if isinstance(log.health.damage, StorageError):
         return False
-    cuts = log.extent.cuts
+    cuts = log.bounds.cuts
     try:
         log.point.amend(lambda state: dataclasses.replace(state, cuts=cuts))
     except (OSError, CorruptionError, UnsupportedError) as error:

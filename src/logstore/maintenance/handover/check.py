@@ -11,7 +11,7 @@ from logstore.errors import ConfigError, storage_errors
 from logstore.io.files import Files
 from logstore.maintenance.facts import look_at
 from logstore.maintenance.handover.broker import Broker
-from logstore.maintenance.handover.opening import Opening
+from logstore.maintenance.handover.opening import DirectoryOpening
 from logstore.maintenance.handover.report import HandoverFinding, HandoverReport
 from logstore.maintenance.verify.paths import no_log_directory, open_given
 from logstore.maintenance.verify.report import Progress
@@ -88,7 +88,7 @@ def check_handover(
             facts = look_at(root, run, reader=reader, with_formats=with_formats)
             to_logstore = not facts.is_own if from_kafka is None else from_kafka
             if to_logstore:
-                findings = [*Opening(facts).findings()]
+                findings = [*DirectoryOpening(facts).findings()]
             else:
                 limits = retention_ms, retention_bytes
                 broker = Broker(facts, release, cluster_id, node_id, *limits)

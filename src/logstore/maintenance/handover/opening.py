@@ -18,7 +18,7 @@ from logstore.maintenance.finding import (
     Finding,
 )
 
-__all__ = ["Opening"]
+__all__ = ["DirectoryOpening"]
 
 _REMOTE: Final = "remote-log-index-cache"
 _TRANSACTIONS: Final = "__transaction_state"
@@ -31,7 +31,7 @@ _ENDS: Final = {
 }
 
 
-class Opening:
+class DirectoryOpening:
     """The opening of a directory that a broker has written to."""
 
     def __init__(self, facts: StoreFacts) -> None:

@@ -17,7 +17,7 @@ from logstore.maintenance.finding import (
     PUT_ASIDE,
     Finding,
 )
-from logstore.maintenance.repair.plan import Source
+from logstore.maintenance.repair.plan import VerifiedSegment
 from logstore.maintenance.verify.context import StoreMetadata
 from logstore.maintenance.verify.log_facts import LogFacts
 from logstore.maintenance.verify.parallel import run_jobs
@@ -42,7 +42,7 @@ class Assessment:
     """
 
     context: PartitionMetadata
-    segments: list[Source]
+    segments: list[VerifiedSegment]
     findings: list[Finding]
     foreign: list[tuple[str, str]]
     missing: list[int]
@@ -145,7 +145,7 @@ def assess(
             if context.clean:
                 next_offset = state.durable_offset
         seen.segments.append(
-            Source(
+            VerifiedSegment(
                 directory,
                 run.descriptors,
                 log.base,

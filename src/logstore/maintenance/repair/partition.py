@@ -59,7 +59,12 @@ from logstore.log.recover.transactions import rebuild_all
 from logstore.maintenance.finding import OFFSETS
 from logstore.maintenance.repair.assessment import Assessment, assess
 from logstore.maintenance.repair.ownership import RepairedOwnership
-from logstore.maintenance.repair.plan import Source, Target, plan_cut, plan_skip
+from logstore.maintenance.repair.plan import (
+    RepairedSegment,
+    VerifiedSegment,
+    plan_cut,
+    plan_skip,
+)
 from logstore.maintenance.repair.quarantine import Quarantine
 from logstore.maintenance.repair.report import (
     CUT,
@@ -86,7 +91,7 @@ _LOSSES: Final = (LOST_END, SEGMENT_IS_LOST)
 
 
 @dataclasses.dataclass(slots=True)
-class Plan:
+class RepairPlan:
     """The decision for a partition.
 
     Attributes:
@@ -96,8 +101,8 @@ class Plan:
         start, end: the offsets of the log after the repair.
     """
 
-    targets: list[Target]
-    removed: list[Source]
+    targets: list[RepairedSegment]
+    removed: list[VerifiedSegment]
     empty: int | None
     start: int
     end: int
@@ -247,7 +252,7 @@ class PartitionRepair:
 
     # -- 2. deciding
 
-    def _decide(self, seen: Assessment) -> Plan:
+    def _decide(self, seen: Assessment) -> RepairPlan:
         segments, floor = seen.segments, seen.floor
         contiguous = seen.is_contiguous
         if self.mode == "cut":
@@ -271,13 +276,15 @@ class PartitionRepair:
         kept = {id(target.source) for target in targets}
         removed = [f for f in segments if id(f) not in kept]
         first_base = targets[0].base if targets else log_end
-        return Plan(
+        return RepairPlan(
             targets, removed, empty, min(max(start, first_base), log_end), log_end
         )
 
     # -- 4. keeping
 
-    def _keep(self, seen: Assessment, plan: Plan, bad_files: dict[str, str]) -> None:
+    def _keep(
+        self, seen: Assessment, plan: RepairPlan, bad_files: dict[str, str]
+    ) -> None:
         """Put everything that will be removed into the quarantine; report it."""
         for one in seen.losses():
             lost = one.position, 0, one.first_offset, one.last_offset, None
@@ -317,7 +324,7 @@ class PartitionRepair:
                 f"the log goes on at offset {plan.empty}, in a new segment {name}",
             )
 
-    def _keep_ranges(self, seen: Assessment, plan: Plan) -> None:
+    def _keep_ranges(self, seen: Assessment, plan: RepairPlan) -> None:
         """Keep the bytes that are taken out of segments that stay."""
         last_before: int | None = None
         for slot, target in enumerate(plan.targets):
@@ -352,7 +359,7 @@ class PartitionRepair:
             last_before = target.last if target.last >= 0 else last_before
 
     def _offsets_around(
-        self, source: Source, target: Target, begin: int, end: int
+        self, source: VerifiedSegment, target: RepairedSegment, begin: int, end: int
     ) -> tuple[int | None, int | None]:
         """Last offset that stays before a dropped range, first one after it."""
         before: int | None = None
@@ -376,7 +383,7 @@ class PartitionRepair:
                         after = first
         return before, after
 
-    def _keep_derived(self, plan: Plan, bad: set[str]) -> None:
+    def _keep_derived(self, plan: RepairPlan, bad: set[str]) -> None:
         """Quarantine files about removed offsets: snapshots, leader epochs."""
         directory = self.directory
         for name in directory.names():
@@ -416,7 +423,7 @@ class PartitionRepair:
 
     # -- 5. to 8. changing
 
-    def _report_indexes(self, plan: Plan, bad: set[int]) -> None:
+    def _report_indexes(self, plan: RepairPlan, bad: set[int]) -> None:
         for target in plan.targets:
             if target.source.base in bad:
                 path = self.directory.path_of(segment_file(target.base, INDEX))
@@ -424,7 +431,9 @@ class PartitionRepair:
                     INDEX_BUILT, path, f"{path} and its time index: built anew"
                 )
 
-    def _change(self, seen: Assessment, plan: Plan, bad_indexes: set[int]) -> None:
+    def _change(
+        self, seen: Assessment, plan: RepairPlan, bad_indexes: set[int]
+    ) -> None:
         directory = self.directory
         state = seen.context.state
         if self._leaves_gaps(seen, plan) and state and state.is_contiguous:
@@ -484,7 +493,7 @@ class PartitionRepair:
         finally:
             descriptors.close()
 
-    def _leaves_gaps(self, seen: Assessment, plan: Plan) -> bool:
+    def _leaves_gaps(self, seen: Assessment, plan: RepairPlan) -> bool:
         """Whether offsets may be missing from the log after the repair."""
         if self.mode == "cut":
             return False
@@ -498,7 +507,7 @@ class PartitionRepair:
             if kept != epochs:
                 checkpoints.write_epochs(self.directory, kept)
 
-    def _write_down(self, seen: Assessment, plan: Plan, bases: list[int]) -> None:
+    def _write_down(self, seen: Assessment, plan: RepairPlan, bases: list[int]) -> None:
         """Index the last segment, make it durable, and write logstore's own state.
 
         1. scan it; 2. write the part again that is not known to be durable, and sync;
@@ -577,7 +586,7 @@ class PartitionRepair:
         self.actions.append(RepairAction(label, path, *place, message))
 
 
-def _offsets_of(seen: Assessment, source: Source) -> tuple[int, int | None]:
+def _offsets_of(seen: Assessment, source: VerifiedSegment) -> tuple[int, int | None]:
     """First and last offset that are lost with a whole segment."""
     first = source.base
     higher_bases = [other.base for other in seen.segments if other.base > source.base]
@@ -590,7 +599,7 @@ def _offsets_of(seen: Assessment, source: Source) -> tuple[int, int | None]:
     return first, None if following is None else max(following - 1, first)
 
 
-def _end_of_last(seen: Assessment, source: Source) -> int | None:
+def _end_of_last(seen: Assessment, source: VerifiedSegment) -> int | None:
     """The end of the offsets of the last segment, now or when it was closed; None:
     unknown."""
     if seen.context.closed_end is not None:
@@ -600,7 +609,7 @@ def _end_of_last(seen: Assessment, source: Source) -> int | None:
     return None
 
 
-def _end_of(targets: list[Target]) -> int:
+def _end_of(targets: list[RepairedSegment]) -> int:
     """One past the last offset of the segments that stay."""
     if not targets:
         return 0

@@ -1,8 +1,8 @@
 """Which parts of a log stay: decided from the findings of `verify`, before any change.
 
-`Source` is a segment before the repair, `Target` one after it. Both modes produce
-a list of targets; bytes that no target holds are taken out. Neither mode invents
-anything: no batch is changed, none is moved before another.
+`VerifiedSegment` is a segment before the repair, `RepairedSegment` one after it. Both
+modes produce a list of repaired segments; bytes that none of them holds are taken out.
+Neither mode invents anything: no batch is changed, none is moved before another.
 
 A checksum does not cover the offset of a batch. So an intact batch may claim any
 offset, and must not be trusted against all of its neighbours: see `_settle_overlaps`
@@ -25,7 +25,7 @@ from logstore.segment import OffsetPosition, Segment
 
 
 @dataclasses.dataclass(slots=True, eq=False)
-class Source:
+class VerifiedSegment:
     """A segment as `verify` found it.
 
     Attributes:
@@ -71,20 +71,20 @@ class Source:
             yield pos, pos + header.size, first, header.last_offset
 
 
-class Piece(NamedTuple):
+class IntactRange(NamedTuple):
     """Intact batches of a segment that stay.
 
     Attributes:
         fits: whether they end at the offset where the next segment begins.
     """
 
-    source: Source
+    source: VerifiedSegment
     run: SoundRun
     fits: bool = False
 
 
 @dataclasses.dataclass(slots=True, eq=False)
-class Target:
+class RepairedSegment:
     """A segment after the repair.
 
     Attributes:
@@ -95,7 +95,7 @@ class Target:
             empty.
     """
 
-    source: Source
+    source: VerifiedSegment
     base: int
     ranges: list[tuple[int, int]]
     first: int = -1
@@ -135,13 +135,13 @@ def complement(ranges: Sequence[tuple[int, int]], size: int) -> list[tuple[int, 
 
 
 def plan_cut(
-    sources: Sequence[Source], missing: Sequence[int], *, is_contiguous: bool
-) -> list[Target]:
+    sources: Sequence[VerifiedSegment], missing: Sequence[int], *, is_contiguous: bool
+) -> list[RepairedSegment]:
     """The log up to its first damage.
 
     `missing`: base offsets of segments that must exist and do not, in order.
     """
-    targets: list[Target] = []
+    targets: list[RepairedSegment] = []
     next_offset = -1  # of the log so far
     before = -1
     for slot, source in enumerate(sources):
@@ -154,7 +154,7 @@ def plan_cut(
         runs = _limited(source)
         if not runs:
             if source.size == 0 and not source.min_size:
-                targets.append(Target(source, source.base, []))
+                targets.append(RepairedSegment(source, source.base, []))
                 next_offset = max(next_offset, source.base)
                 continue
             break
@@ -170,7 +170,9 @@ def plan_cut(
         if run is None:
             break
         targets.append(
-            Target(source, source.base, [(0, run.end)], max(run.first, -1), run.last)
+            RepairedSegment(
+                source, source.base, [(0, run.end)], max(run.first, -1), run.last
+            )
         )
         next_offset = run.last + 1
         if run.end < max(source.size, source.min_size or 0):
@@ -178,7 +180,7 @@ def plan_cut(
     return targets
 
 
-def _uncontradicted(source: Source, runs: list[SoundRun]) -> SoundRun | None:
+def _uncontradicted(source: VerifiedSegment, runs: list[SoundRun]) -> SoundRun | None:
     """The first of some runs, without its last batch if that jumps ahead of the batches
     after it: then the offset of that batch is wrong."""
     run = runs[0]
@@ -194,7 +196,7 @@ def _is_misplaced(run: SoundRun, base: int, *, is_contiguous: bool) -> bool:
     return is_contiguous and run.first >= 0 and run.first != base
 
 
-def _limited(source: Source, *, bounded: bool = True) -> list[SoundRun]:
+def _limited(source: VerifiedSegment, *, bounded: bool = True) -> list[SoundRun]:
     """The runs of a segment, without batches that are wrong inside, and without those
     past the known end of its offsets (some of these may be a single stray batch)."""
     runs: list[SoundRun] = []
@@ -209,7 +211,7 @@ def _limited(source: Source, *, bounded: bool = True) -> list[SoundRun]:
     return runs
 
 
-def _without_bad(source: Source, run: SoundRun) -> Iterator[SoundRun]:
+def _without_bad(source: VerifiedSegment, run: SoundRun) -> Iterator[SoundRun]:
     """The parts of a run between batches that are wrong inside, or that jump."""
     touched = [r for r in source.bad_ranges if r[0] < run.end and run.begin < r[1]]
     is_touched = touched or any(run.begin <= pos < run.end for pos in source.jumps)
@@ -239,8 +241,8 @@ def _without_bad(source: Source, run: SoundRun) -> Iterator[SoundRun]:
 
 
 def plan_skip(
-    sources: Sequence[Source], *, is_contiguous: bool, end: int | None = None
-) -> list[Target]:
+    sources: Sequence[VerifiedSegment], *, is_contiguous: bool, end: int | None = None
+) -> list[RepairedSegment]:
     """The log without its damaged parts.
 
     `end`: the end of the log when it was closed, which can decide between offsets that
@@ -248,7 +250,7 @@ def plan_skip(
     """
     keys = _true_bases(sources)
     ordered = sorted(sources, key=lambda f: (keys[f.base], f.base != keys[f.base]))
-    pieces: list[Piece] = []
+    pieces: list[IntactRange] = []
     for source in ordered:
         base = keys[source.base]
         following = min((f.base for f in sources if f.base > base), default=None)
@@ -261,7 +263,7 @@ def plan_skip(
     return _targets(ordered, pieces)
 
 
-def _true_bases(sources: Sequence[Source]) -> dict[int, int]:
+def _true_bases(sources: Sequence[VerifiedSegment]) -> dict[int, int]:
     """The base offset of each segment: that of its name, unless most of the segment has
     offsets that cannot be there."""
     keys = {}
@@ -282,7 +284,7 @@ def _true_bases(sources: Sequence[Source]) -> dict[int, int]:
     return keys
 
 
-def _lowest_borne_out(source: Source, run: SoundRun) -> int:
+def _lowest_borne_out(source: VerifiedSegment, run: SoundRun) -> int:
     """The offset of the first batch of a run that the next batch continues."""
     before = -1, -1  # lowest, last
     for begin, _, first, last in source.batches(run):
@@ -295,8 +297,13 @@ def _lowest_borne_out(source: Source, run: SoundRun) -> int:
 
 
 def _believed(
-    source: Source, base: int, limit: int | None, *, is_known: bool, is_contiguous: bool
-) -> Iterator[Piece]:
+    source: VerifiedSegment,
+    base: int,
+    limit: int | None,
+    *,
+    is_known: bool,
+    is_contiguous: bool,
+) -> Iterator[IntactRange]:
     """The runs of a segment whose offsets are possible there.
 
     `limit`: they lie below it; if it is not `is_known`, it only applies to offsets that
@@ -327,10 +334,10 @@ def _believed(
         if kept is None:
             continue
         pos, last = kept.end, kept.last
-        yield Piece(source, kept, is_known and kept.last + 1 == limit)
+        yield IntactRange(source, kept, is_known and kept.last + 1 == limit)
 
 
-def _is_stray(source: Source, run: SoundRun, last: int) -> bool:
+def _is_stray(source: VerifiedSegment, run: SoundRun, last: int) -> bool:
     """Whether a run is a single batch that jumps ahead, in a log without gaps, although
     no byte before it is damaged. Then its offset is damaged, unless the batch ends at
     `next_offset`."""
@@ -340,7 +347,7 @@ def _is_stray(source: Source, run: SoundRun, last: int) -> bool:
 
 
 def _is_contradicted(
-    source: Source, run: SoundRun, following: SoundRun | None, last: int
+    source: VerifiedSegment, run: SoundRun, following: SoundRun | None, last: int
 ) -> bool:
     """Whether the offset of a run after damage is wrong, in a log without gaps. The run
     is a single batch, and the run right after it does not continue its offsets. It is
@@ -360,7 +367,7 @@ def _is_contradicted(
 
 
 def _without_jump(
-    source: Source, run: SoundRun, last: int, limit: int
+    source: VerifiedSegment, run: SoundRun, last: int, limit: int
 ) -> SoundRun | None:
     """A run without its last batch, if only that batch jumps to a limit or beyond.
 
@@ -378,7 +385,7 @@ def _without_jump(
     return _tail_cut(source, run, limit)
 
 
-def _head_cut(source: Source, run: SoundRun, last: int) -> SoundRun | None:
+def _head_cut(source: VerifiedSegment, run: SoundRun, last: int) -> SoundRun | None:
     """A run without its batches that begin at or below `last`."""
     head: tuple[int, int, int, int] | None = None
     for batch in source.batches(run, deep=True):
@@ -393,7 +400,7 @@ def _head_cut(source: Source, run: SoundRun, last: int) -> SoundRun | None:
     )
 
 
-def _tail_cut(source: Source, run: SoundRun, offset: int) -> SoundRun | None:
+def _tail_cut(source: VerifiedSegment, run: SoundRun, offset: int) -> SoundRun | None:
     """A run up to, and without, its first batch that reaches `offset`."""
     end, last = run.begin, -1
     for batch in source.batches(run):
@@ -403,7 +410,7 @@ def _tail_cut(source: Source, run: SoundRun, offset: int) -> SoundRun | None:
     return None if end == run.begin else run._replace(end=end, last=last)
 
 
-def _settle_overlaps(pieces: list[Piece], new: Piece) -> None:
+def _settle_overlaps(pieces: list[IntactRange], new: IntactRange) -> None:
     """Add a piece after others. If offsets overlap, drop the side that costs fewer
     batches: the end of the pieces before, or the beginning of the new one. If both cost
     the same, drop the side that its neighbour does not confirm, else the new one. But
@@ -422,16 +429,16 @@ def _settle_overlaps(pieces: list[Piece], new: Piece) -> None:
             pieces.pop()
             tail = _tail_cut(other_source, other, first)
             if tail is not None:
-                pieces.append(Piece(other_source, tail))
+                pieces.append(IntactRange(other_source, tail))
             continue
         rest = _head_cut(source, run, other.last)
         if rest is None:
             return
         run = rest
-    pieces.append(Piece(source, run, fits))
+    pieces.append(IntactRange(source, run, fits))
 
 
-def _fits(pieces: list[Piece], offset: int) -> bool:
+def _fits(pieces: list[IntactRange], offset: int) -> bool:
     """Whether the last batch of the pieces has exactly as many offsets as there are
     between the last offset right before it in its file, and `offset`."""
     source, run, _ = pieces[-1]
@@ -448,7 +455,7 @@ def _fits(pieces: list[Piece], offset: int) -> bool:
 
 
 def _price_of_head(
-    source: Source, run: SoundRun, last: int, *, fits: bool
+    source: VerifiedSegment, run: SoundRun, last: int, *, fits: bool
 ) -> tuple[int, bool]:
     """(batches of a run that begin at or below `last`, whether the batch after the last
     of them, or the segment after the run, continues from it)."""
@@ -460,7 +467,9 @@ def _price_of_head(
     return count, count > 1 or fits
 
 
-def _price_of_tail(source: Source, run: SoundRun, offset: int) -> tuple[int, bool]:
+def _price_of_tail(
+    source: VerifiedSegment, run: SoundRun, offset: int
+) -> tuple[int, bool]:
     """(batches of a run from the first that reaches `offset` on, whether that continues
     from the one before it)."""
     count, before, follows = 0, -1, True
@@ -474,15 +483,17 @@ def _price_of_tail(source: Source, run: SoundRun, offset: int) -> tuple[int, boo
     return count, follows or (before < 0 and count > 1)
 
 
-def _targets(ordered: Sequence[Source], pieces: Sequence[Piece]) -> list[Target]:
+def _targets(
+    ordered: Sequence[VerifiedSegment], pieces: Sequence[IntactRange]
+) -> list[RepairedSegment]:
     """The segments that hold the pieces; empty ones stay."""
-    targets: list[Target] = []
+    targets: list[RepairedSegment] = []
     last = -1
     for source in ordered:
         runs = [piece.run for piece in pieces if piece.source is source]
         if not runs:
             if source.size == 0 and source.base > last:
-                targets.append(Target(source, source.base, []))
+                targets.append(RepairedSegment(source, source.base, []))
                 last = source.base - 1
             continue
         first = runs[0].first
@@ -496,5 +507,5 @@ def _targets(ordered: Sequence[Source], pieces: Sequence[Piece]) -> list[Target]
             else:
                 ranges.append((run.begin, run.end))
         last = runs[-1].last
-        targets.append(Target(source, base, ranges, first, last))
+        targets.append(RepairedSegment(source, base, ranges, first, last))
     return targets

@@ -23,7 +23,7 @@ MANIFEST: Final = "manifest.json"
 
 
 @dataclasses.dataclass(slots=True)
-class Kept:
+class QuarantinedRange:
     """One thing in a quarantine: bytes [position, position + bytes) of `source`."""
 
     file: str
@@ -50,7 +50,7 @@ class Quarantine:
         self.mode = mode
         self.outside = outside
         self.is_root = is_root
-        self.kept: list[Kept] = []
+        self.kept: list[QuarantinedRange] = []
         self.path: str | None = None
         self._moved: list[str] = []
         self._directory: Directory | None = None
@@ -102,7 +102,7 @@ class Quarantine:
         to = self._open()
         kept = f"{self._prefix}{name}@{begin}-{end}"
         size = self._copy(name, begin, end, to, kept)
-        self.kept.append(Kept(kept, name, begin, size, first, last, reason))
+        self.kept.append(QuarantinedRange(kept, name, begin, size, first, last, reason))
         return to.path_of(kept)
 
     def move(self, name: str, first: int | None, last: int | None, reason: str) -> str:
@@ -117,7 +117,7 @@ class Quarantine:
         size = self.source.stat(name).size
         if not self._is_same_device:
             self._copy(name, 0, size, to, kept)
-        self.kept.append(Kept(kept, name, 0, size, first, last, reason))
+        self.kept.append(QuarantinedRange(kept, name, 0, size, first, last, reason))
         self._moved.append(name)
         return to.path_of(kept)
 

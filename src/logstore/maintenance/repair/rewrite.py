@@ -22,7 +22,7 @@ from logstore.io.layout import (
 )
 from logstore.log.recover.durable import copy_bytes
 from logstore.log.recover.rebuild import cut_transactions
-from logstore.maintenance.repair.plan import Source, Target
+from logstore.maintenance.repair.plan import RepairedSegment, VerifiedSegment
 from logstore.maintenance.repair.quarantine import Quarantine
 
 
@@ -33,13 +33,13 @@ class Rewrite:
         self.directory = directory
         self.quarantine = quarantine
 
-    def remove(self, removed: list[Source]) -> None:
+    def remove(self, removed: list[VerifiedSegment]) -> None:
         """Remove whole segments, the last one first."""
         for source in sorted(removed, key=lambda f: -f.base):
             self._unlink_indexes(source.base)
             self.quarantine.take_out(source.name)
 
-    def cut(self, targets: list[Target]) -> None:
+    def cut(self, targets: list[RepairedSegment]) -> None:
         """Cut the segments of which a prefix stays, the last one first.
 
         1. unlink the indexes; 2. truncate and sync; 3. transaction index.
@@ -57,7 +57,7 @@ class Rewrite:
                 directory.files.sync(fd)
             cut_transactions(directory, target.base, target.last + 1)
 
-    def rewrite(self, targets: list[Target]) -> list[Target]:
+    def rewrite(self, targets: list[RepairedSegment]) -> list[RepairedSegment]:
         """Rewrite the other changed segments, group by group; returns the new ones."""
         rewritten = self._rename(targets)
         renamed = [t for t in targets if t.base != t.source.base and t not in rewritten]
@@ -71,14 +71,14 @@ class Rewrite:
                 rewritten.append(target)
         return rewritten
 
-    def _rename(self, targets: list[Target]) -> list[Target]:
+    def _rename(self, targets: list[RepairedSegment]) -> list[RepairedSegment]:
         """Rename the segments that stay whole and whose right name is free. There is
         no moment at which both names exist. Returns the renamed segments.
 
         1. unlink the indexes; 2. rename the log, and the transaction index; sync.
         """
         directory = self.directory
-        done: list[Target] = []
+        done: list[RepairedSegment] = []
         while True:
             names = set(directory.names())
             free = [
@@ -112,7 +112,7 @@ class Rewrite:
         for suffix in (INDEX, TIME_INDEX):
             self.directory.unlink(segment_file(base, suffix), missing_ok=True)
 
-    def _swap(self, group: list[Target]) -> None:
+    def _swap(self, group: list[RepairedSegment]) -> None:
         """Replace old files by new ones, as Kafka's compaction does.
 
         1. write the new ones under `.cleaned`, and sync them; 2. rename them to
@@ -146,7 +146,7 @@ class Rewrite:
             directory.rename(name + SWAP, name)
         directory.sync()
 
-    def _write_cleaned(self, target: Target) -> list[str]:
+    def _write_cleaned(self, target: RepairedSegment) -> list[str]:
         """Write the bytes of a segment that stay; the names without `.cleaned`."""
         directory, files = self.directory, self.directory.files
         names = [segment_file(target.base, LOG)]
@@ -169,7 +169,7 @@ class Rewrite:
             directory.write_file(name + CLEANED, transactions)
         return names
 
-    def _transactions(self, target: Target) -> bytes | None:
+    def _transactions(self, target: RepairedSegment) -> bytes | None:
         """The aborted transactions of a segment whose markers stay; None: no file."""
         name = segment_file(target.source.base, TXN_INDEX)
         try:
@@ -191,7 +191,9 @@ class Rewrite:
         )
 
 
-def _closure(targets: list[Target], renamed: list[Target]) -> list[Target]:
+def _closure(
+    targets: list[RepairedSegment], renamed: list[RepairedSegment]
+) -> list[RepairedSegment]:
     """The segments that must be swapped together with segments that get another name.
 
     Opening removes every segment between the lowest and the highest offset of committed

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Final
 
-from logstore.maintenance.sampling import Codec, HeaderFacts, Producer
+from logstore.maintenance.sampling import Codec, HeaderFacts, ProducerData
 
 __all__ = [
     "CRITICAL",
@@ -280,7 +280,7 @@ class StoreView:
     is_partition: bool = False
     topics: list[TopicView] = dataclasses.field(default_factory=list)
     codecs: list[Codec] = dataclasses.field(default_factory=list)
-    producers: list[Producer] = dataclasses.field(default_factory=list)
+    producers: list[ProducerData] = dataclasses.field(default_factory=list)
     producer_count: int = 0
     groups: list[GroupView] = dataclasses.field(default_factory=list)
     batch_sizes: dict[int, float] = dataclasses.field(default_factory=dict)

@@ -18,7 +18,7 @@ from logstore.io.checkpoint.partition_state import PartitionMetadata
 from logstore.io.directory import Directory
 from logstore.io.layout import parse_partition_directory
 from logstore.maintenance.finding import IN_USE, Finding
-from logstore.maintenance.verify.parallel import Job, run_jobs
+from logstore.maintenance.verify.parallel import CheckJob, run_jobs
 from logstore.maintenance.verify.partition import PartitionCheck
 from logstore.maintenance.verify.report import Run
 
@@ -30,7 +30,7 @@ CHECKS_MAX: Final = 6
 
 def partition_jobs(
     run: Run, directory: Directory, context_of: Callable[[Run], PartitionMetadata]
-) -> Iterator[Job]:
+) -> Iterator[CheckJob]:
     """The jobs that check a partition; the last of them delivers its findings.
 
     `context_of`: returns the facts from outside the partition at the time of the call;
@@ -50,7 +50,9 @@ def partition_jobs(
         except OSError as error:
             run.unreadable(directory.path, error)
 
-    yield Job(None, partial(report_confirmed, run, findings, directory, before, check))
+    yield CheckJob(
+        None, partial(report_confirmed, run, findings, directory, before, check)
+    )
 
 
 def report_confirmed(

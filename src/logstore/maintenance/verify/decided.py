@@ -34,7 +34,7 @@ from logstore.log.recover.plan import (
     UNREAD_VERDICT,
     OpeningFinding,
     Plan,
-    Tail,
+    UnservedTail,
 )
 from logstore.log.recover.survey import survey
 from logstore.maintenance.finding import (
@@ -48,7 +48,7 @@ from logstore.maintenance.finding import (
     OFFSETS,
     START_BEYOND_END,
 )
-from logstore.maintenance.verify.log import LogEnd
+from logstore.maintenance.verify.log import EndVerdict
 from logstore.maintenance.verify.log_facts import LogFacts
 from logstore.maintenance.verify.report import Run
 
@@ -128,21 +128,23 @@ class Decided:
         """The base offset after a segment; None: it is the last one."""
         return self._following.get(base)
 
-    def end_of(self, base: int) -> LogEnd:
+    def end_of(self, base: int) -> EndVerdict:
         """Where a file ends, and what in it is not part of the log."""
         plan, size = self.plan, self.facts.sizes[base]
         if not isinstance(size, int):
-            return LogEnd()
+            return EndVerdict()
         if base in plan.put_aside:
             reason = "left over from a roll that was undone"
-            return LogEnd(Tail(segment_file(base, LOG), 0, size, base, reason), size)
+            return EndVerdict(
+                UnservedTail(segment_file(base, LOG), 0, size, base, reason), size
+            )
         if base != self._last_base:
-            return LogEnd()
+            return EndVerdict()
         walks = [walk for asked, walk in self.facts.walks.items() if asked.base == base]
         if plan.tail is None:
             moved = next((walk.moved for walk in walks if walk.moved), None)
-            return LogEnd(None, max([size, *(walk.size for walk in walks)]), moved)
-        return LogEnd(plan.tail, plan.tail.pos + plan.tail.size)
+            return EndVerdict(None, max([size, *(walk.size for walk in walks)]), moved)
+        return EndVerdict(plan.tail, plan.tail.pos + plan.tail.size)
 
     @property
     def _last_base(self) -> int:

@@ -10,7 +10,7 @@ from logstore.index import INDEX_ENTRY_BYTES
 from logstore.io.checkpoint.partition_state import PartitionMetadata
 from logstore.io.directory import Directory
 from logstore.log.recover.facts import LastBatch
-from logstore.log.recover.plan import Tail
+from logstore.log.recover.plan import UnservedTail
 from logstore.log.resync import (
     Sound,
     first_at,
@@ -58,7 +58,7 @@ _RELATIVE_MAX: Final = (1 << 31) - 1
 _HEAD: Final = struct.Struct(">q8xb6xi")
 
 
-class LogEnd(NamedTuple):
+class EndVerdict(NamedTuple):
     """The decision about the end of the last segment.
 
     Attributes:
@@ -68,7 +68,7 @@ class LogEnd(NamedTuple):
         moved: as in `Walk`.
     """
 
-    tail: Tail | None = None
+    tail: UnservedTail | None = None
     size: int = native.OFFSET_MAX
     moved: LastBatch | None = None
 
@@ -92,7 +92,7 @@ class LogWalk:
         context: PartitionMetadata,
         following: int | None,
         *,
-        end: LogEnd | None = None,
+        end: EndVerdict | None = None,
         aborted: set[tuple[int, int]] | None = None,
     ) -> None:
         self._checks = native.CHECK_ALL
@@ -101,7 +101,7 @@ class LogWalk:
         self.run_of = run
         self._directory = directory
         self._context = context
-        self._decided = LogEnd() if end is None else end
+        self._decided = EndVerdict() if end is None else end
         is_last = following is None
         self.facts = LogFacts(
             directory.path_of(name),
@@ -247,7 +247,7 @@ class LogWalk:
             pos = after
         return pos
 
-    def _walk_tail(self, fd: int, tail: Tail) -> None:
+    def _walk_tail(self, fd: int, tail: UnservedTail) -> None:
         """Record the bytes past the end of the log. There may be intact batches among
         them: opening cuts these, too, but `repair` may keep them."""
         log = self.facts

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from logstore import _native as native
 from logstore.log.recover.facts import LastBatch
-from logstore.log.recover.plan import Tail
+from logstore.log.recover.plan import UnservedTail
 from logstore.maintenance.finding import (
     CONTENTS,
     DAMAGED_BATCH,
@@ -183,7 +183,7 @@ class TornEnd(NamedTuple):
     """The bytes past the end of the log; `last`: of the intact batches among them, -1
     without any."""
 
-    tail: Tail
+    tail: UnservedTail
     last: int
 
 

@@ -19,7 +19,7 @@ THREADS_MAX: Final = 64
 _AHEAD: Final = 4
 
 
-class Job(NamedTuple):
+class CheckJob(NamedTuple):
     """One thing to do.
 
     Attributes:
@@ -31,7 +31,7 @@ class Job(NamedTuple):
     take: Callable[[], None]
 
 
-def run_jobs(jobs: Iterable[Job], threads: int, stop: Callable[[], None]) -> None:
+def run_jobs(jobs: Iterable[CheckJob], threads: int, stop: Callable[[], None]) -> None:
     """Do all jobs, the work of up to `threads` of them at a time.
 
     The caller's thread iterates `jobs` while earlier jobs are running. The first

@@ -37,7 +37,7 @@ from logstore.maintenance.verify.context import check_checkpoint, read_own
 from logstore.maintenance.verify.decided import Decided
 from logstore.maintenance.verify.log import LogWalk
 from logstore.maintenance.verify.log_facts import LogFacts, other_end
-from logstore.maintenance.verify.parallel import Job
+from logstore.maintenance.verify.parallel import CheckJob
 from logstore.maintenance.verify.report import Check, Run
 from logstore.maintenance.verify.transactions import TransactionIndexes, check_txn_index
 
@@ -69,14 +69,14 @@ class PartitionCheck(Check):
     def size(self) -> int:
         return log_bytes(self.directory)
 
-    def jobs(self) -> Iterator[Job]:
+    def jobs(self) -> Iterator[CheckJob]:
         names = self._regular(self.directory.names())
         self.decided = Decided(self.run_of, self.directory, self.context)
         self.decided.report()
         for base in self.decided.bases(names):
             walk = self._segment(base)
-            yield Job(partial(self._walk, walk), partial(self._take, walk))
-        yield Job(None, partial(self._finish, names))
+            yield CheckJob(partial(self._walk, walk), partial(self._take, walk))
+        yield CheckJob(None, partial(self._finish, names))
 
     def _row(self, log: LogFacts) -> SealedRow | None:
         """The row of logstore's state for a sealed segment that seems intact."""

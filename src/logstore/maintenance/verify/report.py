@@ -29,7 +29,7 @@ from logstore.maintenance.finding import (
     UNSUPPORTED,
     Finding,
 )
-from logstore.maintenance.verify.parallel import Job
+from logstore.maintenance.verify.parallel import CheckJob
 
 Progress: TypeAlias = Callable[[int, int], None]
 
@@ -296,7 +296,7 @@ class Check:
         """Bytes of `.log` files, if they are known."""
         raise NotImplementedError
 
-    def jobs(self) -> Iterator[Job]:
+    def jobs(self) -> Iterator[CheckJob]:
         """The jobs of the check, in order (`logstore.maintenance.verify.parallel`)."""
         raise NotImplementedError
 

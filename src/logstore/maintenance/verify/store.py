@@ -53,8 +53,8 @@ from logstore.maintenance.verify.context import (
     own_state,
 )
 from logstore.maintenance.verify.decided import plan_of
-from logstore.maintenance.verify.log import LogEnd, LogWalk
-from logstore.maintenance.verify.parallel import Job, check_threads, run_jobs
+from logstore.maintenance.verify.log import EndVerdict, LogWalk
+from logstore.maintenance.verify.parallel import CheckJob, check_threads, run_jobs
 from logstore.maintenance.verify.partition import check_snapshot, log_bytes
 from logstore.maintenance.verify.paths import (
     OFFSET_CHECKPOINTS,
@@ -163,7 +163,7 @@ class StoreCheck(Check):
     def size(self) -> int:
         return sum(log_bytes(directory) for directory in self.partitions)
 
-    def jobs(self) -> Iterator[Job]:
+    def jobs(self) -> Iterator[CheckJob]:
         run, root = self.run_of, self.root
         facts = self._check_root()
         if self.partitions and not facts.clean:
@@ -328,10 +328,10 @@ class FileCheck(Check):
             return self.name
         return segment_file(self.parsed.base_offset, LOG) + self.parsed.transition
 
-    def jobs(self) -> Iterator[Job]:
+    def jobs(self) -> Iterator[CheckJob]:
         findings, before = self.run_of.child(), seen(self.root)
-        yield Job(None, partial(self._check, findings))
-        yield Job(
+        yield CheckJob(None, partial(self._check, findings))
+        yield CheckJob(
             None,
             partial(
                 report_confirmed, self.run_of, findings, self.root, before, self._check
@@ -363,13 +363,13 @@ class FileCheck(Check):
         context = context_of(run.files, root)
         name = self._log_name()
         following = min((other for other in bases if other > base), default=None)
-        end = LogEnd()
+        end = EndVerdict()
         if following is None:
             # A directory of which nothing can be decided is no reason not to look.
             with contextlib.suppress(OSError):
                 plan = plan_of(run, root, context)[1]
                 if plan.tail is not None and plan.tail.name == name:
-                    end = LogEnd(plan.tail, plan.tail.pos + plan.tail.size)
+                    end = EndVerdict(plan.tail, plan.tail.pos + plan.tail.size)
         walk = LogWalk(run, root, name, base, context, following, end=end)
         if self.kind != LOG:
             if not root.exists(name):
@@ -387,13 +387,13 @@ class FileCheck(Check):
             run.findings = [one for one in run.findings if one.path != path]
 
 
-class OnePartition(Check):
+class LonePartition(Check):
     """A partition directory that was given by itself."""
 
     def size(self) -> int:
         return log_bytes(self.root)
 
-    def jobs(self) -> Iterator[Job]:
+    def jobs(self) -> Iterator[CheckJob]:
         files, root = self.run_of.files, self.root
         return partition_jobs(self.run_of, root, partial(context_of, files, root))
 
@@ -406,7 +406,7 @@ def _target(run: Run, path: str) -> Check:
     root, _, is_one = open_given(run.files, path)
     try:
         with storage_errors("verify", path):
-            return OnePartition(run, root) if is_one else StoreCheck(run, root)
+            return LonePartition(run, root) if is_one else StoreCheck(run, root)
     except BaseException:
         root.close()
         raise

@@ -23,7 +23,7 @@ from logstore.io.lock_record import state_of
 from logstore.io.wakeups import Wakeups, Watch
 from logstore.store.publication.publication import Publication, PublicationRequest
 
-__all__ = ["Keeper", "Kept"]
+__all__ = ["Keeper", "KeptStore"]
 
 # How long the lock is kept without work.
 _IDLE_S: Final = 2.0
@@ -34,7 +34,7 @@ _OPENING_LOOK_S: Final = 0.0005
 _LOOK_S: Final = 0.1
 
 
-class Kept(NamedTuple):
+class KeptStore(NamedTuple):
     """A store that is open for writing, and carries out handed-in requests.
 
     Attributes:
@@ -58,7 +58,7 @@ class Keeper:
         open_store: opens the store for writing, to carry out handed-in requests.
     """
 
-    def __init__(self, root: Directory, open_store: Callable[[], Kept]) -> None:
+    def __init__(self, root: Directory, open_store: Callable[[], KeptStore]) -> None:
         self._root = root
         self._open_store = open_store
         self._lock = threading.Lock()
@@ -67,7 +67,7 @@ class Keeper:
         self._is_stopped = False
         # When the last attempt has failed, and why.
         self._failure: tuple[float, LogStoreError] | None = None
-        self._kept: Kept | None = None
+        self._kept: KeptStore | None = None
 
     def publish(self, request: PublicationRequest) -> Publication | None:
         """Publish with the lock that this process keeps; None: it keeps none, and
@@ -130,7 +130,7 @@ class Keeper:
                     "store %s was not closed cleanly: %s", self._root.path, error
                 )
 
-    def _keep(self, store: Kept) -> None:
+    def _keep(self, store: KeptStore) -> None:
         """Return when it is time to give the lock back."""
         watch = Watch(self._root, native.WATCH_WRITES, LOCK_RECORD)
         self._wakeups = wakeups = Wakeups(

@@ -25,9 +25,9 @@ from logstore.io.lock_record import state_of
 from logstore.log.write.calls import Append, Asked, Creation, Submission
 from logstore.log.write.staging import Stage
 from logstore.store.context import StoreContext
-from logstore.store.hand_in.keeper import Keeper, Kept
+from logstore.store.hand_in.keeper import Keeper, KeptStore
 from logstore.store.hand_in.requester import Requester
-from logstore.store.partition.shared_appends import HandIn
+from logstore.store.partition.shared_appends import HandInCalls
 from logstore.store.publication.discarding import discard
 from logstore.store.publication.publication import Publication, PublicationRequest
 
@@ -53,14 +53,14 @@ class Sharing:
         publications: Publications,
         timeout_ms: int,
         stage: Callable[[], Stage],
-        open_keeper: Callable[[], Kept],
+        open_keeper: Callable[[], KeptStore],
         *,
         takes_over: bool,
     ) -> None:
         self._context = context
         self._timeout_ms = timeout_ms
 
-        def open_own() -> Kept:
+        def open_own() -> KeptStore:
             if not takes_over:
                 _check_own(context)
             return open_keeper()
@@ -68,7 +68,7 @@ class Sharing:
         self._keeper = Keeper(context.root, open_own)
         self._requester = Requester(context.root, self._keeper.begin, publications)
         self._is_prepared = False
-        self.hand_in = HandIn(
+        self.hand_in = HandInCalls(
             self._append,
             self._begin_append,
             stage,

@@ -40,7 +40,7 @@ from logstore.store.partition.partition_views import (
     infos_of,
     unchanged,
 )
-from logstore.store.partition.shared_appends import Appends, HandIn, appends_to
+from logstore.store.partition.shared_appends import Appends, HandInCalls, appends_to
 
 if TYPE_CHECKING:
     import pyarrow
@@ -74,7 +74,7 @@ class Partition(ArrowSource):
         decompressed_max: int,
         topic_id: str = "",
         begin: Callable[[], None] | None = None,
-        hand_in: HandIn | None = None,
+        hand_in: HandInCalls | None = None,
     ) -> None:
         self.config = config
         self.topic_id = topic_id

@@ -20,7 +20,7 @@ from logstore.record.encoder import (
     pack_rows,
 )
 from logstore.record.extras import arrow_module
-from logstore.record.producer_batches import Prepared, prepare
+from logstore.record.incoming import Prepared, prepare
 from logstore.store.partition.partition_views import PartitionViews
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ class PartitionAppends:
 
     def append_rows(
         self,
-        groups: Sequence[native.Rows],
+        groups: Sequence[native.EncodedColumns],
         expected_offset: Any,
         durable: bool,
     ) -> range:
@@ -230,7 +230,7 @@ class PartitionAppends:
         rows = pack_rows(values, keys, timestamps_ms, headers, magic=magic)
         return appends.append_at_once(rows)
 
-    def rows_of_arrow(self, batches: Iterable[Any]) -> list[native.Rows]:
+    def rows_of_arrow(self, batches: Iterable[Any]) -> list[native.EncodedColumns]:
         """Rows of record batches, as `Partition.append_arrow` takes them."""
         arrow, appends = arrow_module(), self.writer().appends
         magic, now_ms = appends.encoder.magic, self._files.now_ms()

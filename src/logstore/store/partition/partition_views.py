@@ -23,7 +23,7 @@ from logstore.log.read import transactions as producers
 from logstore.log.read.corruption import RAISE, SKIP, DamagePolicy
 from logstore.log.read.options import ReadOptions
 from logstore.log.read.proof import disproves
-from logstore.log.read.tail import Tail, tail_columns
+from logstore.log.read.tail import VerifiedTail, tail_columns
 from logstore.log.read.time_lookup import (
     TIMESTAMP_MAX,
     TIMESTAMP_MIN,
@@ -428,7 +428,7 @@ class PartitionViews:
         """Reads from `offset` to `end` of a view, then in later ones of the same
         log."""
         closed: Exception | None = None
-        tail: Tail | None = None
+        tail: VerifiedTail | None = None
         decoder = self.decoder(view, offset, options)
         while True:
             if options.is_committed:
@@ -495,7 +495,7 @@ class PartitionViews:
 
 def _runs(
     view: View,
-    tail: Tail | None,
+    tail: VerifiedTail | None,
     start: int,
     stop: int,
     decoder: ChunkReader,

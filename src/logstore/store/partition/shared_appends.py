@@ -38,7 +38,7 @@ from logstore.record.encoder import (
     pack_rows,
 )
 from logstore.record.extras import arrow_module
-from logstore.record.producer_batches import prepare
+from logstore.record.incoming import prepare
 from logstore.store.partition.partition_appends import (
     NothingPrepared,
     PartitionAppends,
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Appends",
-    "HandIn",
+    "HandInCalls",
     "SharedAppends",
     "append_shared",
     "appends_to",
@@ -66,7 +66,7 @@ _NOT_CHOSEN: Final[Mapping[str, int]] = MappingProxyType({})
 _DATA_MAX: Final = 1 << 20
 
 
-class HandIn:
+class HandInCalls:
     """Functions by which a shared store hands in its appends.
 
     Args:
@@ -152,7 +152,7 @@ class SharedAppends:
         config: TopicConfig,
         topic_id: str,
         begin: Callable[[], None],
-        hand_in: HandIn,
+        hand_in: HandInCalls,
     ) -> None:
         self._views, self._begin = views, begin
         self.config, self.topic_id, self.hand_in = config, topic_id, hand_in
@@ -247,7 +247,10 @@ class SharedAppends:
         return timestamp_ms, timestamp_ms
 
     def append_rows(
-        self, groups: Sequence[native.Rows], expected_offset: Any, durable: bool
+        self,
+        groups: Sequence[native.EncodedColumns],
+        expected_offset: Any,
+        durable: bool,
     ) -> range:
         """Append the rows of all groups, or none."""
         if expected_offset is not None:
@@ -313,7 +316,7 @@ class SharedAppends:
             self.topic, self.number, magic, records, "", False, 0, runs, self.topic_id
         )
 
-    def encoded(self, groups: Iterable[native.Rows]) -> tuple[bytes, int]:
+    def encoded(self, groups: Iterable[native.EncodedColumns]) -> tuple[bytes, int]:
         """(whole batches with offsets from 0 on, how many records)."""
         now_ms = self.hand_in.now_ms()
         try:
@@ -338,7 +341,7 @@ class SharedAppends:
         """Nothing is done at once here."""
         return None
 
-    def rows_of_arrow(self, batches: Iterable[Any]) -> list[native.Rows]:
+    def rows_of_arrow(self, batches: Iterable[Any]) -> list[native.EncodedColumns]:
         """Rows of record batches, as `Partition.append_arrow` takes them."""
         arrow, magic, now_ms = arrow_module(), self.magic, self.hand_in.now_ms()
         return [arrow.rows_of(batch, now_ms=now_ms, magic=magic) for batch in batches]
@@ -366,7 +369,7 @@ def appends_to(
     config: TopicConfig,
     topic_id: str,
     begin: Callable[[], None],
-    hand_in: HandIn | None,
+    hand_in: HandInCalls | None,
 ) -> Appends:
     """The appends of a partition; `hand_in` is that of a shared store."""
     if hand_in is None:
@@ -375,7 +378,7 @@ def appends_to(
 
 
 def append_shared(
-    rows: Mapping[int, tuple[SharedAppends, list[native.Rows]]],
+    rows: Mapping[int, tuple[SharedAppends, list[native.EncodedColumns]]],
     partitions: Mapping[str, int],
     expected_offset: int | None = None,
 ) -> Appended:
@@ -400,7 +403,7 @@ def append_shared(
 
 
 def begin_append(
-    rows: Mapping[int, tuple[SharedAppends, list[native.Rows]]],
+    rows: Mapping[int, tuple[SharedAppends, list[native.EncodedColumns]]],
     partitions: Mapping[str, int],
     expected_offset: int | None,
     since: float,
@@ -420,14 +423,14 @@ def begin_append(
 
 
 def _hand_in_of(
-    rows: Mapping[int, tuple[SharedAppends, list[native.Rows]]],
-) -> HandIn:
-    """The `HandIn` of partitions of one store."""
+    rows: Mapping[int, tuple[SharedAppends, list[native.EncodedColumns]]],
+) -> HandInCalls:
+    """The `HandInCalls` of partitions of one store."""
     return next(iter(rows.values()))[0].hand_in
 
 
 def _asked(
-    rows: Mapping[int, tuple[SharedAppends, list[native.Rows]]],
+    rows: Mapping[int, tuple[SharedAppends, list[native.EncodedColumns]]],
     partitions: Mapping[str, int],
     expected_offset: int | None,
 ) -> Append | None:
@@ -452,7 +455,7 @@ def _asked(
 
 
 def _staged(
-    rows: Mapping[int, tuple[SharedAppends, list[native.Rows]]],
+    rows: Mapping[int, tuple[SharedAppends, list[native.EncodedColumns]]],
 ) -> list[StagedLog]:
     """The logs of records that are staged in files."""
     with _hand_in_of(rows).stage() as stage:
@@ -472,7 +475,9 @@ def _spans_in(answer: Answer) -> Mapping[TopicPartition, range]:
     return dict(answer.offsets)
 
 
-def _appended(hand_in: HandIn, asked: Append, get: Callable[[], Answer]) -> Appended:
+def _appended(
+    hand_in: HandInCalls, asked: Append, get: Callable[[], Answer]
+) -> Appended:
     """The result of an append. Removes its staged files if it was certainly not
     written."""
     try:

@@ -28,10 +28,10 @@ from logstore.io.checkpoint.ledger import Changes
 from logstore.io.checkpoint.log_spans import Spans
 from logstore.io.checkpoint.publication_journal import PublicationJournal
 from logstore.io.directory import Directory
-from logstore.log.write.extent import VisibilityBarrier
 from logstore.log.write.import_segment import SegmentImport
+from logstore.log.write.log_bounds import VisibilityBarrier
 from logstore.log.write.staged_files import StagedLog, moved_content, moved_runs
-from logstore.store.publication.publication_group import Group, Target
+from logstore.store.publication.publication_group import RequestGroup, TargetPartition
 
 __all__ = ["GroupCommit"]
 
@@ -63,7 +63,7 @@ class GroupCommit:
         self,
         root: Directory,
         journal: PublicationJournal,
-        targets: Sequence[Target],
+        targets: Sequence[TargetPartition],
         lock: native.Mutex,
         end_interrupted: Callable[[], None],
     ) -> None:
@@ -81,7 +81,7 @@ class GroupCommit:
         self._is_stuck = False
 
     def publish(
-        self, group: Group, imports: Mapping[StagedLog, SegmentImport]
+        self, group: RequestGroup, imports: Mapping[StagedLog, SegmentImport]
     ) -> SyncFailedError | None:
         """Publish, with the locks of the partitions held: no other thread appends.
 
@@ -162,7 +162,9 @@ class GroupCommit:
     def _has_committed(self) -> bool:
         return self._journal.has_committed({t.key: t.base for t in self._targets})
 
-    def _put_in(self, group: Group, imports: Mapping[StagedLog, SegmentImport]) -> None:
+    def _put_in(
+        self, group: RequestGroup, imports: Mapping[StagedLog, SegmentImport]
+    ) -> None:
         """Append, make durable, commit.
 
         1. record where the logs end, durably, unless that is recorded; 2. append to
@@ -289,7 +291,7 @@ class GroupCommit:
 
     def _append(
         self,
-        target: Target,
+        target: TargetPartition,
         imports: Mapping[StagedLog, SegmentImport],
         contents: Mapping[str, bytes],
         now_ms: int,
@@ -312,7 +314,9 @@ class GroupCommit:
             else:
                 self._copy(target, list(logs), contents, now_ms)
 
-    def _import(self, target: Target, staged: SegmentImport, now_ms: int) -> None:
+    def _import(
+        self, target: TargetPartition, staged: SegmentImport, now_ms: int
+    ) -> None:
         base = target.writer.end_offset
         try:
             target.log.import_segment(self._root, staged)
@@ -325,7 +329,7 @@ class GroupCommit:
 
     def _copy(
         self,
-        target: Target,
+        target: TargetPartition,
         logs: Sequence[StagedLog],
         contents: Mapping[str, bytes],
         now_ms: int,
@@ -362,7 +366,7 @@ class GroupCommit:
 
     def _moved(
         self,
-        target: Target,
+        target: TargetPartition,
         logs: Sequence[StagedLog],
         contents: Mapping[str, bytes],
         now_ms: int,

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias
 
 from logstore.errors import ConfigError, LogStoreError
-from logstore.io.checkpoint.ledger import PROCESS_IDENTITY, Entry
+from logstore.io.checkpoint.ledger import PROCESS_IDENTITY, LedgerEntry
 from logstore.io.checkpoint.state_fields import METADATA_BYTES_MAX
 from logstore.io.layout import TopicPartition
 from logstore.log.write.staged_files import (
@@ -59,7 +59,7 @@ class Publication:
     def known(
         cls,
         identity: str,
-        entry: Entry,
+        entry: LedgerEntry,
         offsets: Mapping[TopicPartition, range] | None = None,
         is_new: bool = False,
     ) -> Publication:
@@ -122,16 +122,16 @@ class PublicationRequest(NamedTuple):
         has_facts = bool(self.metadata) or self.pinned is not None
         return bool(self.logs) or (bool(self.identity) and has_facts)
 
-    def entry(self, before: Entry | None, now_ms: int) -> Entry:
+    def entry(self, before: LedgerEntry | None, now_ms: int) -> LedgerEntry:
         """The entry to remember for this request, in place of the entry `before`."""
         is_pinned = self.pinned
         if is_pinned is None:
             is_pinned = before is not None and before.is_pinned
-        return Entry(
+        return LedgerEntry(
             self.sequence, self.records, now_ms, self.note, is_pinned, self.metadata
         )
 
-    def repeated(self, before: Entry) -> Entry:
+    def repeated(self, before: LedgerEntry) -> LedgerEntry:
         """The same if it was published before: its note and its pin may be others, and
         what was committed with its records stays."""
         is_pinned = before.is_pinned if self.pinned is None else self.pinned

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from logstore.errors import ConfigError, LogStoreError, OffsetConflictError
-from logstore.io.checkpoint.ledger import Call, Entry, Ledger
+from logstore.io.checkpoint.ledger import Call, Ledger, LedgerEntry
 from logstore.io.layout import TopicPartition
 from logstore.log.write.calls import CallerEndedError
 from logstore.log.write.exclusive import ExclusiveLog
@@ -18,13 +18,13 @@ from logstore.store.publication.publication import (
     PublicationRequest,
 )
 
-__all__ = ["Group", "Target", "check_fits"]
+__all__ = ["RequestGroup", "TargetPartition", "check_fits"]
 
 # How many bytes of staged files are kept in memory, at most.
 _CONTENTS_BYTES: Final = 4 << 20
 
 
-class Target:
+class TargetPartition:
     """A partition that is being published to.
 
     Attributes:
@@ -62,7 +62,7 @@ class Target:
             yield owner, range(begin, end)
 
 
-class Group:
+class RequestGroup:
     """Requests that are committed together.
 
     Attributes:
@@ -82,12 +82,12 @@ class Group:
         self.identities = {request.identity for request in requests}
         self.refused: dict[int, LogStoreError] = {}
         # The entry of each request that is not refused, and whether it is new.
-        self._entries: dict[int, tuple[Entry, bool]] = {}
-        self.targets: dict[TopicPartition, Target] = {}
+        self._entries: dict[int, tuple[LedgerEntry, bool]] = {}
+        self.targets: dict[TopicPartition, TargetPartition] = {}
         self.logs: list[StagedLog] = []
         self.used: list[StagedLog] = []
         self._ledger = ledger
-        self.changes: dict[str, Entry | None] = {}
+        self.changes: dict[str, LedgerEntry | None] = {}
         self.contents: dict[str, bytes] = {}
         self.room = _CONTENTS_BYTES
         self._files: set[str] = set()
@@ -101,13 +101,13 @@ class Group:
         """Whether a file of other staged logs is in it."""
         return any(log.file in self._files for log in logs)
 
-    def last(self, identity: str) -> Entry | None:
+    def last(self, identity: str) -> LedgerEntry | None:
         """The last publication of an identity, including publications of the group."""
         if identity in self.changes:
             return self.changes[identity]
         return self._ledger.get(identity)
 
-    def check_room(self, number: int, entry: Entry, *, is_new: bool) -> None:
+    def check_room(self, number: int, entry: LedgerEntry, *, is_new: bool) -> None:
         """Raise `ConfigError` if the entry of a request does not fit into the file, in
         addition to the pinned entries and the group's. The entry of a process has no
         text of a caller, and always fits."""
@@ -123,7 +123,7 @@ class Group:
         request = self.requests[number]
         return request.identity if request.is_remembered or not is_new else ""
 
-    def remember(self, number: int, entry: Entry, *, is_new: bool) -> None:
+    def remember(self, number: int, entry: LedgerEntry, *, is_new: bool) -> None:
         """Remember a request as the last one of all, unless there is nothing to be
         remembered of it."""
         self._entries[number] = entry, is_new
@@ -135,7 +135,7 @@ class Group:
     def remember_call(self, number: int, spans: Mapping[TopicPartition, range]) -> None:
         """A request of a process that was carried out before."""
         request = self.requests[number]
-        entry = Entry(request.sequence, request.records, 0)
+        entry = LedgerEntry(request.sequence, request.records, 0)
         self._entries[number] = entry, False
         self._known[number] = spans
 
@@ -144,7 +144,7 @@ class Group:
         with it."""
         self._ended = identities
 
-    def committed_changes(self) -> dict[str, Entry | None]:
+    def committed_changes(self) -> dict[str, LedgerEntry | None]:
         """The changes, with the offsets of the records that processes have handed in,
         and without processes that have ended."""
         calls: dict[str, list[Call]] = {}
@@ -190,7 +190,7 @@ class Group:
             self._files.add(log.file)
             key = TopicPartition(log.topic, log.partition)
             if key not in self.targets:
-                self.targets[key] = Target(writers[key])
+                self.targets[key] = TargetPartition(writers[key])
             self.targets[key].parts.append(log)
             self.targets[key].owners.append(number)
 
@@ -214,7 +214,7 @@ class Group:
             if not request.is_wanted():
                 raise CallerEndedError(f"{identity} has ended; nothing was written")
 
-    def in_order(self) -> list[Target]:
+    def in_order(self) -> list[TargetPartition]:
         """The partitions in the order of their locks."""
         return [self.targets[key] for key in sorted(self.targets)]
 
@@ -242,7 +242,9 @@ class Group:
         return found
 
 
-def check_fits(ledger: Ledger, entries: Mapping[str, Entry], identity: str) -> None:
+def check_fits(
+    ledger: Ledger, entries: Mapping[str, LedgerEntry], identity: str
+) -> None:
     """Raise `ConfigError` if the file of publications cannot hold these entries, of
     which one is of `identity`, besides all that is pinned."""
     if not ledger.has_room(entries):

@@ -27,7 +27,7 @@ from logstore.errors import (
     storage_error,
 )
 from logstore.io import layout
-from logstore.io.checkpoint.ledger import PROCESS_IDENTITY, Changes, Entry
+from logstore.io.checkpoint.ledger import PROCESS_IDENTITY, Changes, LedgerEntry
 from logstore.io.checkpoint.publication_journal import PublicationJournal
 from logstore.io.checkpoint.publications import Publications, unknown_publications
 from logstore.io.layout import TopicPartition
@@ -43,7 +43,11 @@ from logstore.store.context import StoreContext
 from logstore.store.publication.discarding import discard
 from logstore.store.publication.group_commit import GroupCommit
 from logstore.store.publication.publication import Outcome, PublicationRequest
-from logstore.store.publication.publication_group import Group, Target, check_fits
+from logstore.store.publication.publication_group import (
+    RequestGroup,
+    TargetPartition,
+    check_fits,
+)
 from logstore.store.publication.unfinished import end_unfinished
 from logstore.store.topic.open_topics import OpenTopics
 
@@ -123,7 +127,7 @@ class Publisher:
         name = layout.PROCESS_PREFIX + identity.removeprefix(PROCESS_IDENTITY)
         return self._root.exists(name)
 
-    def ledger(self) -> dict[str, Entry]:
+    def ledger(self) -> dict[str, LedgerEntry]:
         """The last publication of each identity; the caller holds `lock`, so that all
         records of each are in the logs.
 
@@ -134,7 +138,7 @@ class Publisher:
         self._end_earlier()
         return self._journal.published()
 
-    def remembered(self) -> dict[str, Entry]:
+    def remembered(self) -> dict[str, LedgerEntry]:
         """Same as `ledger`, but works even if an earlier publication was neither
         committed nor undone. The caller holds `lock`.
 
@@ -202,7 +206,7 @@ class Publisher:
         refused have failed with that error."""
         self._end_earlier()
         now_ms = self._root.files.now_ms()
-        group = Group(requests, self._journal.ledger())
+        group = RequestGroup(requests, self._journal.ledger())
         group.forget(self._ended)
         for number, request in enumerate(requests):
             try:
@@ -220,7 +224,7 @@ class Publisher:
         return group.outcomes()
 
     def _admit(
-        self, group: Group, number: int, request: PublicationRequest, now_ms: int
+        self, group: RequestGroup, number: int, request: PublicationRequest, now_ms: int
     ) -> None:
         """Make a request part of a group.
 
@@ -260,7 +264,7 @@ class Publisher:
             group.add(number, self._writers(logs), contents)
         group.remember(number, entry, is_new=True)
 
-    def _publish(self, group: Group) -> SyncFailedError | None:
+    def _publish(self, group: RequestGroup) -> SyncFailedError | None:
         """Publish to the partitions of a group, and remember it. Returns and raises: as
         `GroupCommit.publish`."""
         targets = group.in_order()
@@ -365,7 +369,9 @@ class Publisher:
                 )
         return writers
 
-    def _examined(self, targets: Iterable[Target]) -> dict[StagedLog, SegmentImport]:
+    def _examined(
+        self, targets: Iterable[TargetPartition]
+    ) -> dict[StagedLog, SegmentImport]:
         """The staged logs that will be taken over as segments: not logs of another
         user, whose files would keep that owner."""
         worth_it = [

@@ -7,7 +7,7 @@ import sys
 
 from logstore._native.locks import logger
 from logstore.errors import CorruptRecordError, LogStoreError, TopicNotFoundError
-from logstore.io.checkpoint.log_spans import Found, LogSpan, found_in
+from logstore.io.checkpoint.log_spans import LogSpan, SpanState, found_in
 from logstore.io.checkpoint.publication_journal import PublicationJournal
 from logstore.io.checkpoint.publications import Journal, Publications, is_of
 from logstore.io.checkpoint.recovery_report import CORRUPT, RecoveryAction
@@ -71,12 +71,12 @@ def _damaged(
     found: dict[TopicPartition, int] = {}
     for key, span in journal.spans.items():
         try:
-            if found_in(context.root, key, span) is not Found.OTHER:
+            if found_in(context.root, key, span) is not SpanState.OTHER:
                 continue
             writer = topics.writer_of(key)
             # Bytes that are no whole batch were judged when the log was examined.
             is_there = writer.health.damage is None and writer.end_offset >= span.end
-            if not is_there or found_in(context.root, key, span) is not Found.OTHER:
+            if not is_there or found_in(context.root, key, span) is not SpanState.OTHER:
                 continue
         except TopicNotFoundError:
             continue

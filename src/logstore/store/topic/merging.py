@@ -25,7 +25,7 @@ from logstore.store.partition.partition import Partition
 from logstore.store.partition.partition_views import Turn
 
 __all__ = [
-    "Cursor",
+    "PartitionPosition",
     "check_order",
     "first_of",
     "follow",
@@ -82,7 +82,7 @@ def merged(
     return first_of(heapq.merge(*records, key=_TIME_OF), limit)
 
 
-class Cursor:
+class PartitionPosition:
     """The position of a follower of a topic in one partition.
 
     Attributes:
@@ -116,7 +116,7 @@ class Cursor:
 
 
 def follow(
-    cursors: Callable[[], list[Cursor]],
+    cursors: Callable[[], list[PartitionPosition]],
     root: Directory,
     order: str,
     timeout: float | None,

@@ -41,7 +41,7 @@ from logstore.store.context import StoreContext
 from logstore.store.measures import IdleLogs, log_row
 from logstore.store.partition.partition import Partition, upkeep_of
 from logstore.store.partition.partitions import PartitionWriters
-from logstore.store.partition.shared_appends import HandIn
+from logstore.store.partition.shared_appends import HandInCalls
 from logstore.store.topic.topic import Changes, Topic
 
 __all__ = ["OpenTopics"]
@@ -65,7 +65,7 @@ class OpenTopics:
     """
 
     changes: Changes
-    hand_in: HandIn | None = None
+    hand_in: HandInCalls | None = None
 
     def __init__(self, context: StoreContext, publications: Publications) -> None:
         self._context = context

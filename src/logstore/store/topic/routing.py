@@ -151,7 +151,7 @@ def route(
 
 def rows_for(
     partition: Partition, columns: RecordColumns, places: Sequence[int]
-) -> list[native.Rows]:
+) -> list[native.EncodedColumns]:
     """The rows of one partition. Raises: as `pack_rows`."""
     if len(places) < len(columns.values):
         columns = columns.of(places)
@@ -185,7 +185,9 @@ def route_arrow(
     return routed
 
 
-def arrow_rows_for(partition: Partition, batches: Sequence[Any]) -> list[native.Rows]:
+def arrow_rows_for(
+    partition: Partition, batches: Sequence[Any]
+) -> list[native.EncodedColumns]:
     """The rows of one partition. Raises: as `Partition.append_arrow`."""
     return appends_of(partition).rows_of_arrow(batches)
 
@@ -216,7 +218,7 @@ def append_short(
 
 def append_to(
     targets: Mapping[int, Partition],
-    rows: Mapping[int, list[native.Rows]],
+    rows: Mapping[int, list[native.EncodedColumns]],
     *,
     durable: bool,
     chosen_of: Mapping[str, int],

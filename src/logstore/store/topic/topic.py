@@ -32,7 +32,7 @@ from logstore.record.partitioner import KafkaPartitioner, Partitioner
 from logstore.record.record import RecordMetadata, TopicRecord
 from logstore.store.partition.arrow_source import ArrowSource
 from logstore.store.partition.partition import Partition, appends_of, reads_of
-from logstore.store.partition.shared_appends import HandIn
+from logstore.store.partition.shared_appends import HandInCalls
 from logstore.store.topic import merging, routing
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class TopicContext(Protocol):
     """The part of its store that a topic needs."""
 
     changes: Changes
-    hand_in: HandIn | None
+    hand_in: HandInCalls | None
 
     @property
     def path(self) -> str: ...
@@ -414,16 +414,16 @@ class Topic(ArrowSource):
         partitions = self.partitions
         starts = merging.per_partition("start", start, partitions)
         cursors = {
-            partition.number: merging.Cursor(
+            partition.number: merging.PartitionPosition(
                 partition, starts[partition.number], options
             )
             for partition in partitions
         }
 
-        def added() -> list[merging.Cursor]:
+        def added() -> list[merging.PartitionPosition]:
             new = [n for n in self.numbers if n not in cursors]
             for number in new:
-                cursors[number] = merging.Cursor(self[number], None, options)
+                cursors[number] = merging.PartitionPosition(self[number], None, options)
             return list(cursors.values())
 
         root = partitions[0]._views.log.directory.root

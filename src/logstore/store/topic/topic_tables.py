@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["dataset_of", "page_of"]
 
 
-class Source(Protocol):
+class TableSource(Protocol):
     """A store, as far as its topics are shown."""
 
     @property
@@ -36,7 +36,7 @@ class Source(Protocol):
 
 
 def dataset_of(
-    store: Source,
+    store: TableSource,
     topics: str | Iterable[str] | None,
     threads: int | None,
     options: ReadOptions,
@@ -52,7 +52,7 @@ def dataset_of(
     return frames_module("dataset").LogDataset(logs, f"store {store.path}", threads)
 
 
-def page_of(store: Source) -> str | None:
+def page_of(store: TableSource) -> str | None:
     """A table of the topics, as HTML; None if the store is closed."""
     try:
         found = store.metrics()["partitions"]

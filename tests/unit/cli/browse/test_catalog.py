@@ -11,7 +11,7 @@ import pytest
 
 import logstore
 from logstore.cli.browse.catalog import (
-    Catalog,
+    BrowserCatalog,
     check_path,
     duration_text,
     partition_of,
@@ -25,8 +25,8 @@ BOTH = {"cleanup_policy": "compact,delete", "retention_ms": 3_600_000}
 
 
 @contextlib.contextmanager
-def opened(path: Path, *arguments: tuple[object, ...]) -> Iterator[Catalog]:
-    with contextlib.closing(Catalog(str(path), *arguments)) as catalog:  # type: ignore[arg-type]
+def opened(path: Path, *arguments: tuple[object, ...]) -> Iterator[BrowserCatalog]:
+    with contextlib.closing(BrowserCatalog(str(path), *arguments)) as catalog:  # type: ignore[arg-type]
         yield catalog
 
 
@@ -193,9 +193,9 @@ def test_topics_and_partitions_can_be_chosen(shop: Path) -> None:
         assert catalog.numbers("orders") == (1,)
         assert list(catalog.view("orders").partitions) == [1]
     with pytest.raises(logstore.TopicNotFoundError, match="did you mean orders"):
-        Catalog(str(shop), ("order",))
+        BrowserCatalog(str(shop), ("order",))
     with pytest.raises(logstore.errors.PartitionNotFoundError, match="no partition 7"):
-        Catalog(str(shop), (), (7,))
+        BrowserCatalog(str(shop), (), (7,))
 
 
 def test_new_topics_are_seen(shop: Path) -> None:

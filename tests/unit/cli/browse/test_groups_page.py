@@ -8,7 +8,7 @@ from typing import Any
 
 import logstore
 from logstore.cli.browse import groups_page
-from logstore.cli.group_list import Found, Listed, Member, groups_in
+from logstore.cli.group_list import FoundGroups, ListedGroup, ListedMember, groups_in
 from logstore.io import layout
 from support.browsing import Hand, browse
 from support.offsets_topic import commit_of
@@ -56,11 +56,11 @@ def test_a_stuck_member_stands_out(shop: Path, monkeypatch: Any) -> None:
     """In the list, in the group, and as a sentence."""
     note = "group billing: process 7 holds orders-0 and is stuck: it has not polled"
 
-    def stuck(paths: Any) -> Found:
+    def stuck(paths: Any) -> FoundGroups:
         found = groups_in(paths)
         rows = found.listed[0].rows
-        member = Member("m", None, 1, pid=7, is_stuck=True)
-        one = Listed("billing", "logstore", "Stable", 3, [member], rows)
+        member = ListedMember("m", None, 1, pid=7, is_stuck=True)
+        one = ListedGroup("billing", "logstore", "Stable", 3, [member], rows)
         return found._replace(listed=[one])
 
     monkeypatch.setattr(groups_page, "groups_in", stuck)
@@ -81,7 +81,7 @@ def test_groups_that_take_long_to_read_are_shown(shop: Path, monkeypatch: Any) -
     monkeypatch.setattr(groups_page, "_AGAIN_S", 0.02)
     reading = most = reads = 0
 
-    def slow(paths: Any) -> Found:
+    def slow(paths: Any) -> FoundGroups:
         nonlocal reading, most, reads
         reading, reads = reading + 1, reads + 1
         most = max(most, reading)
@@ -106,7 +106,7 @@ def test_groups_are_read_again_after_a_failure(shop: Path, monkeypatch: Any) -> 
     monkeypatch.setattr(groups_page, "_AGAIN_S", 0.02)
     errors = [OSError("disk"), KeyError("nothing")]
 
-    def failing(paths: Any) -> Found:
+    def failing(paths: Any) -> FoundGroups:
         if errors:
             raise errors[0]
         return groups_in(paths)

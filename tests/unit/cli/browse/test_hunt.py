@@ -11,22 +11,22 @@ import pytest
 
 import logstore
 from logstore.cli.browse import hunt as hunting
-from logstore.cli.browse.hunt import FOUND_MAX, Found, hunt
+from logstore.cli.browse.hunt import FOUND_MAX, SearchProgress, hunt
 from logstore.cli.browse.lines import Line, NoticeLine
-from logstore.cli.browse.window import Place, View
+from logstore.cli.browse.window import BrowserView, Place
 from logstore.cli.params import PATTERN
 from logstore.cli.selection import Selection
 from support.damage import flip_bit, frames
 
 
-def view_of(store: logstore.Store, topic: str) -> View:
+def view_of(store: logstore.Store, topic: str) -> BrowserView:
     found = store.topic(topic)
-    return View(list(found), found)
+    return BrowserView(list(found), found)
 
 
 def searched(
-    view: View, selection: Selection, start: Place | None = None, *rest: Place
-) -> tuple[list[Line], Found]:
+    view: BrowserView, selection: Selection, start: Place | None = None, *rest: Place
+) -> tuple[list[Line], SearchProgress]:
     """All rows of a search, and its end."""
     lines: list[Line] = []
     begin = view.starts() if start is None else start
@@ -174,7 +174,7 @@ def test_a_search_ends_in_damage_when_it_is_told_to(damaged: Path) -> None:
 
     with logstore.open(damaged, read_only=True) as store:
         topic = store.topic("orders")
-        view = View([topic[1]], topic)
+        view = BrowserView([topic[1]], topic)
         damage = view.damage
 
         def met(*arguments: Any) -> NoticeLine:
@@ -186,7 +186,7 @@ def test_a_search_ends_in_damage_when_it_is_told_to(damaged: Path) -> None:
                 raise Stop
 
         view.damage = met  # type: ignore[assignment,method-assign]
-        reports: list[Found] = []
+        reports: list[SearchProgress] = []
         with pytest.raises(Stop):
             none = Selection(key=b"none")
             hunt(view, none, view.starts(), reports.append, check=check)
@@ -196,9 +196,9 @@ def test_a_search_ends_in_damage_when_it_is_told_to(damaged: Path) -> None:
 def test_a_search_reports_by_time(tmp_path: Path, monkeypatch: Any) -> None:
     """Not by the number of records, which may be large; an exception ends it."""
     monkeypatch.setattr(hunting, "_REPORT_S", 0.02)
-    reports: list[Found] = []
+    reports: list[SearchProgress] = []
 
-    def report(found: Found) -> None:
+    def report(found: SearchProgress) -> None:
         reports.append(found)
         if len(reports) == 2:
             raise KeyboardInterrupt

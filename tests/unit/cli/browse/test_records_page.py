@@ -15,8 +15,8 @@ import logstore
 from logstore.cli.browse.document_view import DocumentView
 from logstore.cli.browse.record_table import RecordTable
 from logstore.cli.browse.records_page import RecordsPage
-from logstore.cli.browse.window import KEPT, PART, View
-from logstore.cli.browse.work import StoppedError
+from logstore.cli.browse.window import KEPT, PART, BrowserView
+from logstore.cli.browse.work import TaskStoppedError
 from logstore.cli.params import FromEnd
 from support.browsing import HOSTILE, Hand, browse, rows
 
@@ -413,11 +413,11 @@ def test_q_waits_for_no_read(shop: Path, monkeypatch: Any) -> None:
     """One that takes long, as in a damaged log, ends with the process."""
     going, reached = threading.Event(), threading.Event()
 
-    def slow(self: View, place: Any) -> Any:
+    def slow(self: BrowserView, place: Any) -> Any:
         reached.set()
         going.wait(60)
 
-    monkeypatch.setattr(View, "backward", slow)
+    monkeypatch.setattr(BrowserView, "backward", slow)
 
     async def act(hand: Hand) -> None:
         await hand.see("offset 0 of 1,000")
@@ -436,17 +436,17 @@ def test_q_waits_for_no_read(shop: Path, monkeypatch: Any) -> None:
 def test_a_screen_that_is_left_stops_its_work(shop: Path, monkeypatch: Any) -> None:
     """At its next record."""
     going, stopped = threading.Event(), threading.Event()
-    forward = View.forward
+    forward = BrowserView.forward
 
-    def slow(self: View, *args: Any, **options: Any) -> Any:
+    def slow(self: BrowserView, *args: Any, **options: Any) -> Any:
         going.wait(60)
         try:
             return forward(self, *args, **options)
-        except StoppedError:
+        except TaskStoppedError:
             stopped.set()
             raise
 
-    monkeypatch.setattr(View, "forward", slow)
+    monkeypatch.setattr(BrowserView, "forward", slow)
 
     async def act(hand: Hand) -> None:
         await hand.see("2 topics, ")
@@ -466,9 +466,9 @@ def test_a_screen_that_is_left_stops_its_work(shop: Path, monkeypatch: Any) -> N
 def test_a_search_can_be_stopped(shop: Path, monkeypatch: Any) -> None:
     """Esc stops it, and says how far it came; the keys work all the while."""
     going, reached = threading.Event(), threading.Event()
-    read = View.read
+    read = BrowserView.read
 
-    def slow(self: View, *args: Any, **options: Any) -> Any:
+    def slow(self: BrowserView, *args: Any, **options: Any) -> Any:
         for number, one in enumerate(read(self, *args, **options)):
             if number == 500:
                 reached.set()
@@ -477,7 +477,7 @@ def test_a_search_can_be_stopped(shop: Path, monkeypatch: Any) -> None:
 
     async def act(hand: Hand) -> None:
         await hand.see("offset 0 of 3,000")
-        monkeypatch.setattr(View, "read", slow)
+        monkeypatch.setattr(BrowserView, "read", slow)
         monkeypatch.setattr("logstore.cli.browse.hunt._REPORT_S", 0)
         await search(hand, "none")
         await hand.until(reached.is_set, "searched")
@@ -488,7 +488,7 @@ def test_a_search_can_be_stopped(shop: Path, monkeypatch: Any) -> None:
         await hand.miss("Jump: ")
         await hand.press("escape")
         await hand.see("of 3,000 offsets   stopped")
-        monkeypatch.setattr(View, "read", read)
+        monkeypatch.setattr(BrowserView, "read", read)
         going.set()
         await hand.press("escape")
         await hand.see("offset 0 of 3,000")

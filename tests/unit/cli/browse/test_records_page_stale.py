@@ -7,21 +7,21 @@ import time
 from pathlib import Path
 from typing import Any
 
-from logstore.cli.browse.window import View
+from logstore.cli.browse.window import BrowserView
 from logstore.cli.selection import Selection
 from support.browsing import Hand, browse, rows
 
 
 def test_the_last_jump_wins(shop: Path, monkeypatch: Any) -> None:
     """Records of the jump before that are still pending are dropped."""
-    place = View.place
+    place = BrowserView.place
 
-    def slow(self: View, bound: Any) -> Any:
+    def slow(self: BrowserView, bound: Any) -> Any:
         if bound == 100:
             time.sleep(0.3)
         return place(self, bound)
 
-    monkeypatch.setattr(View, "place", slow)
+    monkeypatch.setattr(BrowserView, "place", slow)
 
     async def act(hand: Hand) -> None:
         await hand.see("offset 0 of 1,000")

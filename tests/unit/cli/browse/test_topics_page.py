@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import logstore
-from logstore.cli.browse.catalog import Catalog
+from logstore.cli.browse.catalog import BrowserCatalog
 from logstore.cli.browse.topics_page import damage_text
 from support.browsing import Hand, browse
 from support.golden import SLICE
@@ -66,15 +66,15 @@ def test_records_are_counted_when_asked_for(damaged: Path) -> None:
 def test_counting_can_be_stopped(shop: Path, monkeypatch: Any) -> None:
     """Esc stops it; nothing was counted."""
     going, reached = threading.Event(), threading.Event()
-    count = Catalog.count
+    count = BrowserCatalog.count
 
-    def slow(self: Catalog, names: Any, on_progress: Any) -> None:
+    def slow(self: BrowserCatalog, names: Any, on_progress: Any) -> None:
         on_progress(1, 100)
         reached.set()
         going.wait(60)
         count(self, names, on_progress)
 
-    monkeypatch.setattr(Catalog, "count", slow)
+    monkeypatch.setattr(BrowserCatalog, "count", slow)
 
     async def act(hand: Hand) -> None:
         await hand.see("≤ 2,000")

@@ -12,7 +12,7 @@ import pytest
 
 import logstore
 from logstore.cli.browse.lines import Line, NoticeLine, RecordLine
-from logstore.cli.browse.window import KEPT, PART, View, Window
+from logstore.cli.browse.window import KEPT, PART, BrowserView, Window
 from logstore.cli.params import FromEnd
 from support.damage import cut, flip_bit, frames
 
@@ -20,16 +20,16 @@ BATCH = 50
 UTC = datetime.timezone.utc
 
 
-def view_of(store: logstore.Store, topic: str, *numbers: int) -> View:
+def view_of(store: logstore.Store, topic: str, *numbers: int) -> BrowserView:
     found = store.topic(topic)
-    return View([found[n] for n in numbers or found.numbers], found)
+    return BrowserView([found[n] for n in numbers or found.numbers], found)
 
 
 def names(lines: list[Line]) -> list[tuple[int, int]]:
     return [(one.partition, one.offset) for one in lines]
 
 
-def all_forward(view: View, count: int) -> list[Line]:
+def all_forward(view: BrowserView, count: int) -> list[Line]:
     place, lines = view.starts(), []
     while True:
         part = view.forward(place, count)
@@ -39,7 +39,7 @@ def all_forward(view: View, count: int) -> list[Line]:
             return lines
 
 
-def all_backward(view: View, count: int) -> list[Line]:
+def all_backward(view: BrowserView, count: int) -> list[Line]:
     place, lines = view.ends(), []
     while True:
         part = view.backward(place, count)
@@ -109,7 +109,9 @@ def test_partitions_that_were_not_chosen_stay_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize("numbers", [(1,), (0, 1)])
 @pytest.mark.parametrize("walk", [all_forward, all_backward])
 def test_damage_is_a_row_where_its_records_would_be(
-    damaged: Path, numbers: tuple[int, ...], walk: Callable[[View, int], list[Line]]
+    damaged: Path,
+    numbers: tuple[int, ...],
+    walk: Callable[[BrowserView, int], list[Line]],
 ) -> None:
     """Once, with its offsets and the reason; the records around it are all there."""
     with logstore.open(damaged, read_only=True) as store:

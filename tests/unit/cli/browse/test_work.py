@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from logstore.cli.browse.work import Came, StoppedError, Task, Work
+from logstore.cli.browse.work import Came, ScreenTask, ScreenThreads, TaskStoppedError
 
 
 class Screen:
@@ -36,8 +36,8 @@ def ignore(value: Any) -> None:
     pass
 
 
-def works(screen: Screen) -> Work:
-    return Work(screen, ignore)  # type: ignore[arg-type]
+def works(screen: Screen) -> ScreenThreads:
+    return ScreenThreads(screen, ignore)  # type: ignore[arg-type]
 
 
 def test_a_result_on_the_way_is_stale_after_other_work_began() -> None:
@@ -74,13 +74,13 @@ def test_stopped_work_ends_at_its_next_check() -> None:
     work = works(screen)
     begun, go, ended = threading.Event(), threading.Event(), threading.Event()
 
-    def slow(task: Task) -> None:
+    def slow(task: ScreenTask) -> None:
         begun.set()
         go.wait(30)
         task.hand(ignore, "late")
         try:
             task.check()
-        except StoppedError:
+        except TaskStoppedError:
             ended.set()
             raise
 
@@ -121,7 +121,7 @@ def test_any_error_is_handed_over(error: Exception) -> None:
     screen = Screen()
     work = works(screen)
 
-    def fail(task: Task) -> None:
+    def fail(task: ScreenTask) -> None:
         raise error
 
     work.start(fail, ignore, "a")
@@ -136,7 +136,7 @@ def test_a_thread_that_outlives_the_app_ends(monkeypatch: Any) -> None:
     monkeypatch.setattr(threading, "excepthook", errors.append)
     screen = Screen()
     screen.is_closed = True
-    tasks: list[Task] = []
+    tasks: list[ScreenTask] = []
     works(screen).start(tasks.append, ignore, "a")
     for thread in threading.enumerate():
         if thread.name == "browse a":

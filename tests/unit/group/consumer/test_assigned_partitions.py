@@ -10,7 +10,7 @@ import pytest
 
 from logstore.group.consumer.assigned_partitions import AssignedPartitions
 from logstore.group.consumer.options import Callbacks
-from logstore.group.member.generations import Subscription
+from logstore.group.member.next_generation import MemberSubscription
 from support.groups import T0, T1
 
 
@@ -48,7 +48,7 @@ class Group:
             join=lambda: member,
             positions=SimpleNamespace(reader=lambda key: Reader()),
             root=SimpleNamespace(files=SimpleNamespace(monotonic=lambda: 5.0)),
-            wanted=Subscription(),
+            wanted=MemberSubscription(),
             check_at=0.0,
         )
 

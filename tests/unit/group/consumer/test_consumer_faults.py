@@ -19,7 +19,7 @@ from logstore.group.consumer.fetcher import Fetcher
 from logstore.group.consumer.log_reader import LogReader
 from logstore.group.consumer.positions import Positions
 from logstore.group.consumer.reading import PartitionReader
-from logstore.group.member import generations
+from logstore.group.member import next_generation
 from logstore.group.member.membership import Membership
 from logstore.io.files import Files
 from support.groups import T0, T1, consumer, drain, store_with
@@ -424,7 +424,7 @@ def test_rows_of_assigned_partitions_are_free_when_nobody_holds_them(
 ) -> None:
     """A group whose members `assign` goes through any number of topics; what other
     members hold at the time stays theirs."""
-    monkeypatch.setattr(generations, "ROWS_MAX", 6)
+    monkeypatch.setattr(next_generation, "ROWS_MAX", 6)
     one, other = opened(topics=()), opened(topics=())
     other.assign([T0, T1])
     other.commit({T0: 1, T1: 1})

@@ -15,8 +15,8 @@ import pytest
 import logstore
 from logstore import OffsetAndMetadata, TopicPartition
 from logstore.group.consumer.assigned_partitions import AssignedPartitions
+from logstore.group.member import liveness as liveness_module
 from logstore.group.member import open_group as open_group_module
-from logstore.group.member import others as others_module
 from logstore.io.files import Files
 from logstore.store.opening import open_store
 from support.groups import T0, T1, consumer, drain, partitions_of, settle, store_with
@@ -234,9 +234,9 @@ def test_more_partitions_than_a_group_may_have_wait_for_rows(
 ) -> None:
     """The members continue with those that they have, and say once what is not read. It
     is read when a topic is deleted, also if that is made again at once."""
-    from logstore.group.member import generations
+    from logstore.group.member import next_generation
 
-    monkeypatch.setattr(generations, "ROWS_MAX", 6)
+    monkeypatch.setattr(next_generation, "ROWS_MAX", 6)
     one, two = opened(topics=(), pattern=".*"), opened(topics=(), pattern=".*")
     settle(one, two)
     generation = one.group_metadata()[1]
@@ -479,7 +479,7 @@ def test_member_that_does_not_take_a_free_partition_loses_it(
     path: Path, opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It gets its share again when it has polled."""
-    monkeypatch.setattr(others_module, "_IDLE_S", 0.05)
+    monkeypatch.setattr(liveness_module, "_IDLE_S", 0.05)
     one, two = opened(), opened()
     settle(one, two)
     three = opened()
@@ -494,13 +494,13 @@ def test_wait_ends_when_a_free_partition_is_due(opened: Callable[..., Any]) -> N
     """A member that waits for records looks at the group then, and not all the time."""
     one = opened()
     drain(one)
-    others = one._core.place.member.others
-    assert others.due_s() > 1e9
+    liveness = one._core.place.member.liveness
+    assert liveness.due_s() > 1e9
     now = time.monotonic()
-    others._free_since = {T0: now - 100, T1: now}
-    assert 0 < others.due_s() <= others_module._IDLE_S + 0.001
-    others._free_since = {T0: now - 100}  # the last check found it already
-    assert others.due_s() > 1e9
+    liveness._free_since = {T0: now - 100, T1: now}
+    assert 0 < liveness.due_s() <= liveness_module._IDLE_S + 0.001
+    liveness._free_since = {T0: now - 100}  # the last check found it already
+    assert liveness.due_s() > 1e9
 
 
 def test_hung_holder_of_the_mutex_is_a_named_error(

@@ -14,7 +14,7 @@ from logstore.group.consumer.options import (
     as_partitions,
     as_subscription,
 )
-from logstore.group.member.generations import Subscription
+from logstore.group.member.next_generation import MemberSubscription
 from logstore.io.layout import TopicPartition
 
 MOST = (1 << 63) - 1
@@ -25,7 +25,7 @@ def test_partition_that_is_named_twice_counts_once() -> None:
     """In the order of their first names; plain pairs are taken, too."""
     assert as_partitions([B, ("t", 0), B, A]) == [B, A]
     assert all(type(one) is TopicPartition for one in as_partitions([("t", 0)]))
-    assert as_subscription(["b", "a", "b"], None) == Subscription(("b", "a"))
+    assert as_subscription(["b", "a", "b"], None) == MemberSubscription(("b", "a"))
 
 
 @pytest.mark.parametrize("wrong", ["t-0", ("t",), (0, "t"), ("t", "0"), ["t", 0], None])

@@ -17,7 +17,7 @@ from logstore.broker.kafka_records import (
 )
 from logstore.group.consumer.transaction import GroupPositions, Positioned
 from logstore.log.read.proof import ProofFinder
-from logstore.store.inside import views_of
+from logstore.store.package_access import views_of
 from support.groups import T0, consumer, drain, store_with
 
 

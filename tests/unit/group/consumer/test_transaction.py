@@ -22,8 +22,8 @@ from logstore.group.consumer import transaction as transaction_module
 from logstore.group.consumer.transaction import GroupPositions, Positioned, identity_of
 from logstore.io.files import Files
 from logstore.store.hand_in.requester import Requester
-from logstore.store.inside import stage_for_group, submit_for_group
 from logstore.store.opening import open_store
+from logstore.store.package_access import stage_for_group, submit_for_group
 from support import handing_in
 from support.groups import (
     T0,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import logstore
-from logstore.group.file.damage import Rest, may_be_torn, whole_batch
-from logstore.group.file.durable_point import DurablePoint, FileId
+from logstore.group.file.damage import TrailingBytes, may_be_torn, whole_batch
+from logstore.group.file.durable_point import FileId, GroupDurablePoint
 from logstore.record.decoder import Damage
 from support.transactions import batch
 
@@ -43,14 +43,14 @@ def test_whole_batch_behind_a_torn_one_is_found() -> None:
 
 
 FILE = FileId(5, b"a" * 12)
-UNKNOWN = DurablePoint(FileId(), 0, is_of_this_boot=False)
+UNKNOWN = GroupDurablePoint(FileId(), 0, is_of_this_boot=False)
 GARBAGE = b"\1" * 60
 
 
-def rest(data: bytes, pos: int = 100, *, unsupported: bool = False) -> Rest:
+def rest(data: bytes, pos: int = 100, *, unsupported: bool = False) -> TrailingBytes:
     """The bytes after a batch that ends at `pos`."""
     damage = Damage("it fails", 0, unsupported=True) if unsupported else None
-    return Rest(pos, data, OFFSET, damage)
+    return TrailingBytes(pos, data, OFFSET, damage)
 
 
 @pytest.mark.parametrize(
@@ -58,24 +58,36 @@ def rest(data: bytes, pos: int = 100, *, unsupported: bool = False) -> Rest:
     [
         # Cut short, and no sync has covered it: a crash, or an append under way.
         (rest(FIRST[:20]), UNKNOWN, ""),
-        (rest(FIRST[:20]), DurablePoint(FILE, 100, is_of_this_boot=True), ""),
-        (rest(FIRST[:20]), DurablePoint(FILE, 101, is_of_this_boot=True), "durable"),
-        (rest(FIRST[:20]), DurablePoint(FILE, 101, is_of_this_boot=False), "durable"),
+        (rest(FIRST[:20]), GroupDurablePoint(FILE, 100, is_of_this_boot=True), ""),
+        (
+            rest(FIRST[:20]),
+            GroupDurablePoint(FILE, 101, is_of_this_boot=True),
+            "durable",
+        ),
+        (
+            rest(FIRST[:20]),
+            GroupDurablePoint(FILE, 101, is_of_this_boot=False),
+            "durable",
+        ),
         # The point of another file says nothing; its number alone may be the same.
-        (rest(FIRST[:20]), DurablePoint(FILE._replace(inode=6), 999, True), ""),
-        (rest(FIRST[:20]), DurablePoint(FileId(5, b"b" * 12), 999, True), ""),
+        (rest(FIRST[:20]), GroupDurablePoint(FILE._replace(inode=6), 999, True), ""),
+        (rest(FIRST[:20]), GroupDurablePoint(FileId(5, b"b" * 12), 999, True), ""),
         # Until a first batch was read, the number alone tells whose it is.
-        (rest(FIRST[:20], 0), DurablePoint(FileId(5, b"b" * 12), 9, True), "durable"),
+        (
+            rest(FIRST[:20], 0),
+            GroupDurablePoint(FileId(5, b"b" * 12), 9, True),
+            "durable",
+        ),
         # No append has left it, unless the machine has stopped since the last sync.
         (rest(GARBAGE), UNKNOWN, "no append began there"),
-        (rest(GARBAGE), DurablePoint(FILE, 100, True), "no append began there"),
-        (rest(GARBAGE), DurablePoint(FILE, 100, False), ""),
+        (rest(GARBAGE), GroupDurablePoint(FILE, 100, True), "no append began there"),
+        (rest(GARBAGE), GroupDurablePoint(FILE, 100, False), ""),
         (rest(bytes(30) + FIRST), UNKNOWN, "whole batch follows at byte 130"),
-        (rest(bytes(30) + FIRST), DurablePoint(FILE, 100, False), ""),
+        (rest(bytes(30) + FIRST), GroupDurablePoint(FILE, 100, False), ""),
     ],
 )
 def test_rest_is_damage_or_is_cut_off(
-    found: Rest, point: DurablePoint, reason: str
+    found: TrailingBytes, point: GroupDurablePoint, reason: str
 ) -> None:
     """By what is durable of which file, and by how it begins."""
     if not reason:
@@ -94,5 +106,5 @@ def test_rest_of_a_later_version_is_no_damage() -> None:
     ):
         found.check("/file", FILE, UNKNOWN)
     with pytest.raises(logstore.errors.CorruptCheckpointError, match="were durable"):
-        found.check("/file", FILE, DurablePoint(FILE, 101, is_of_this_boot=True))
-    found.check("/file", FILE, DurablePoint(FILE, 100, is_of_this_boot=False))
+        found.check("/file", FILE, GroupDurablePoint(FILE, 101, is_of_this_boot=True))
+    found.check("/file", FILE, GroupDurablePoint(FILE, 100, is_of_this_boot=False))

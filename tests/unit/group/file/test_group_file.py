@@ -23,7 +23,13 @@ from logstore.group.file import group_file as group_file_module
 from logstore.group.file import group_log as group_log_module
 from logstore.group.file.batches import Batches
 from logstore.group.file.group_file import GroupFile, record_id
-from logstore.group.file.state import HEADER, GroupState, Member, Row, format_state
+from logstore.group.file.state import (
+    HEADER,
+    AssignmentRow,
+    GroupState,
+    Member,
+    format_state,
+)
 from logstore.io import layout
 from logstore.io.directory import Directory
 from logstore.io.files import Files, ProcessId
@@ -86,7 +92,7 @@ def test_removed_commit_counts_no_more(one: OneMember, tmp_path: Path) -> None:
 def test_state_is_read_as_written(one: OneMember, tmp_path: Path) -> None:
     """Members, table, topics, way of committing."""
     member = Member("m-0", 0, "i", ("t",), "t.*", (T0, T1), True)
-    rows = {T0: Row(0, "ab" * 16), T1: Row(7, "")}
+    rows = {T0: AssignmentRow(0, "ab" * 16), T1: AssignmentRow(7, "")}
     state = GroupState(5, "range", "commits", (member,), rows, {"t": (0, 1)}, 9)
     one.file.append(one.slots, state=state)
     other = OneMember(tmp_path)

@@ -11,10 +11,10 @@ import pytest
 from logstore.group.file.slots import MEMBERS_MAX, ROWS_MAX
 from logstore.group.file.state import (
     BY_COMMITS,
+    AssignmentRow,
     GroupState,
     LaterVersionError,
     Member,
-    Row,
     format_state,
     parse_state,
 )
@@ -29,7 +29,7 @@ STATE = GroupState(
         Member("m", 3, "static", ("t",), None, (A,)),
         Member("n", 1023, None, (), "t.*", (B,), is_idle=True),
     ),
-    {A: Row(0, "0a" * 16), B: Row(5, "")},
+    {A: AssignmentRow(0, "0a" * 16), B: AssignmentRow(5, "")},
     {"t": (0, 1)},
     1_700_000_000_000,
 )
@@ -96,6 +96,6 @@ def test_later_version_is_told_from_damage() -> None:
 
 
 def test_state_of_the_largest_numbers_is_read() -> None:
-    rows = {TopicPartition("t", (1 << 31) - 1): Row(ROWS_MAX - 1, "")}
+    rows = {TopicPartition("t", (1 << 31) - 1): AssignmentRow(ROWS_MAX - 1, "")}
     state = dataclasses.replace(STATE, rows=rows, topics={"t": ((1 << 31) - 1,)})
     assert parse_state("g", *format_state("g", state)) == state

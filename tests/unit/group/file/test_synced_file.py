@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from logstore import StorageError
-from logstore.group.file.durable_point import DurablePoint, FileId, SharedPoint
+from logstore.group.file.durable_point import FileId, GroupDurablePoint, SharedPoint
 from logstore.group.file.slots import Slots
 from logstore.group.file.synced_file import SyncedFile
 from logstore.io.directory import Directory
@@ -40,7 +40,7 @@ def test_file_is_named_by_its_first_batch(disk: MemoryDisk) -> None:
     assert file.is_confirmed
     assert slots.point.now() == (file.id, 0, True, False, True)
     assert file.is_of(slots.point.now())
-    assert not file.is_of(DurablePoint(file.id, 0, is_of_this_boot=False))
+    assert not file.is_of(GroupDurablePoint(file.id, 0, is_of_this_boot=False))
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_look_before_an_append_reads_the_point_once(
     other.begins_with(DATA)
     reads, now = list[SharedPoint](), SharedPoint.now
 
-    def counted(shared: SharedPoint) -> DurablePoint:
+    def counted(shared: SharedPoint) -> GroupDurablePoint:
         reads.append(shared)
         return now(shared)
 

@@ -7,10 +7,10 @@ import random
 import pytest
 
 from logstore.io.checkpoint import ledger
-from logstore.io.checkpoint.ledger import Call, Entry, Ledger, entry_bytes
+from logstore.io.checkpoint.ledger import Call, Ledger, LedgerEntry, entry_bytes
 from logstore.io.layout import TopicPartition
 
-PLAIN = Entry(7, 3, 1_700_000_000_000, "note", False, b"\0\xff")
+PLAIN = LedgerEntry(7, 3, 1_700_000_000_000, "note", False, b"\0\xff")
 PINNED = PLAIN._replace(is_pinned=True)
 
 
@@ -78,7 +78,7 @@ def test_questions_do_not_go_through_all_entries(
     found.apply({f"j{number}": PLAIN for number in range(100)})
     asked: list[str] = []
 
-    def counted(identity: str, entry: Entry) -> int:
+    def counted(identity: str, entry: LedgerEntry) -> int:
         asked.append(identity)
         return 1
 
@@ -91,10 +91,10 @@ def test_questions_do_not_go_through_all_entries(
     assert set(asked) == {"j50", "new"}
 
 
-def made(*numbers: int) -> Entry:
+def made(*numbers: int) -> LedgerEntry:
     """Entry of a process for its hand-ins."""
     calls: list[Call] = [(n, (("a", 0, 10 * n, 10 * n + 2),)) for n in numbers]
-    return Entry(max(numbers), 2, 0, calls=tuple(calls))
+    return LedgerEntry(max(numbers), 2, 0, calls=tuple(calls))
 
 
 def test_calls_of_a_process_are_added_to_those_before() -> None:
@@ -118,8 +118,10 @@ def test_processes_are_not_pushed_out_by_others(
 ) -> None:
     """However many publish: their requests may still wait."""
     monkeypatch.setattr(ledger, "IDENTITIES_MAX", 2)
-    known = Ledger({"process:x": made(1), "a": Entry(1, 1, 0), "b": Entry(1, 1, 0)})
-    assert known.evicted({"c": Entry(1, 1, 0)}) == ["a"]
+    known = Ledger(
+        {"process:x": made(1), "a": LedgerEntry(1, 1, 0), "b": LedgerEntry(1, 1, 0)}
+    )
+    assert known.evicted({"c": LedgerEntry(1, 1, 0)}) == ["a"]
     assert known.evicted({"process:y": made(1)}) == []
     assert known.callers() == ["process:x"]
     known.apply({"process:x": None})

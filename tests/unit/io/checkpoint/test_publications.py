@@ -9,7 +9,7 @@ import pytest
 from logstore.io import layout
 from logstore.io.checkpoint import checkpoints
 from logstore.io.checkpoint.growing_file import GrowingFile
-from logstore.io.checkpoint.ledger import Entry
+from logstore.io.checkpoint.ledger import LedgerEntry
 from logstore.io.checkpoint.ownership import Ownership
 from logstore.io.checkpoint.publications import (
     Journal,
@@ -24,7 +24,7 @@ from logstore.io.layout import TopicPartition
 
 A, B = TopicPartition("orders", 0), TopicPartition("orders", 1)
 EMPTY = Journal("epoch", {}, {})
-ENTRY = Entry(7, 3, 1_700_000_000_000, "note", True, b"\0\xff")
+ENTRY = LedgerEntry(7, 3, 1_700_000_000_000, "note", True, b"\0\xff")
 
 
 def row(key: TopicPartition, base: int | None) -> list[Any]:

@@ -210,7 +210,7 @@ def test_transaction_that_arrives_between_two_passes_is_seen(
 def test_marker_behind_the_extent_does_not_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: int, is_cut: bool
 ) -> None:
-    """The transaction ends when the compaction has just seen the extent of the log, or
+    """The transaction ends when the compaction has just seen the bounds of the log, or
     when it has asked for the last stable offset (with `is_cut`: it was cut, and begun
     anew, between the two). It is not taken for a committed one: the record before it
     stays, and the next compaction decides."""

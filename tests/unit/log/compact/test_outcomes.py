@@ -8,7 +8,7 @@ from logstore import _native as native
 from logstore.index import TxnEntry
 from logstore.io.checkpoint.producer_names import NAMED_ID_MIN
 from logstore.io.layout import OFFSET_MAX
-from logstore.log.compact.outcomes import Survey
+from logstore.log.compact.outcomes import ProducerSurvey
 from logstore.log.producers import EXPIRY_MS
 from logstore.record.batch import ABORT, COMMIT
 from support.transactions import batch, marker
@@ -23,7 +23,7 @@ def header(data: bytes) -> native.BatchHeader:
 
 
 def send(
-    survey: Survey,
+    survey: ProducerSurvey,
     base: int,
     producer: int,
     *,
@@ -40,7 +40,7 @@ def send(
     survey.take(header(data), None)
 
 
-def end(survey: Survey, offset: int, producer: int, kind: int) -> None:
+def end(survey: ProducerSurvey, offset: int, producer: int, kind: int) -> None:
     data = marker(offset, producer, commit=kind == COMMIT, timestamp_ms=NOW)
     survey.take(header(data), kind)
 
@@ -57,7 +57,7 @@ def end(survey: Survey, offset: int, producer: int, kind: int) -> None:
 def test_last_batch_of_a_producer_stays_as_long_as_it_may_be_active(
     time_ms: int, producer: int, transactional: bool, is_needed: bool
 ) -> None:
-    survey = Survey()
+    survey = ProducerSurvey()
     for base in (0, 2):
         send(survey, base, producer, time_ms=time_ms, transactional=transactional)
     assert list(survey.needed(NOW)) == [3] * is_needed
@@ -65,7 +65,7 @@ def test_last_batch_of_a_producer_stays_as_long_as_it_may_be_active(
 
 def test_markers_stay_of_a_producer_that_has_no_batch_of_its_epoch() -> None:
     """They tell the epoch."""
-    survey = Survey()
+    survey = ProducerSurvey()
     send(survey, 0, 7, transactional=True)
     end(survey, 2, 7, COMMIT)
     assert list(survey.needed(NOW)) == [1]
@@ -75,7 +75,7 @@ def test_markers_stay_of_a_producer_that_has_no_batch_of_its_epoch() -> None:
 
 
 def test_aborted_transaction_has_the_offset_that_was_stable_then() -> None:
-    survey = Survey()
+    survey = ProducerSurvey()
     send(survey, 0, 7, transactional=True)
     send(survey, 2, 8, transactional=True)
     send(survey, 4, 7, transactional=True)
@@ -89,7 +89,7 @@ def test_aborted_transaction_has_the_offset_that_was_stable_then() -> None:
 
 
 def test_marker_that_ends_nothing_is_spent() -> None:
-    survey = Survey()
+    survey = ProducerSurvey()
     end(survey, 0, 7, COMMIT)
     send(survey, 1, 7, transactional=True)
     end(survey, 3, 7, COMMIT)

@@ -11,15 +11,15 @@ import pytest
 
 from logstore.io.checkpoint.cuts import NO_CUT, Cuts
 from logstore.log.follow.decide import CASES, Which, decide
-from logstore.log.follow.observed import Bytes, End, Observed, SegmentFile
+from logstore.log.follow.observed import Bytes, End, Observed, SeenFile
 
 DESIGN = Path(__file__).parents[4] / "docs" / "design.md"
 
 # Three segments, [0, 10), [10, 20) and [20, 25), read at two of its ends.
 FILES = (
-    SegmentFile(0, 10, 100, 1),
-    SegmentFile(10, 20, 100, 2),
-    SegmentFile(20, 25, 50, 3),
+    SeenFile(0, 10, 100, 1),
+    SeenFile(10, 20, 100, 2),
+    SeenFile(20, 25, 50, 3),
 )
 ENDS = (End(20, 10, 100), End(23, 20, 30), End(25, 20, 50))
 SEALED = tuple(file._replace(is_sealed=file.base < 20) for file in FILES)
@@ -40,32 +40,30 @@ def first_stand(count: int) -> Bytes:
     return Bytes(frozenset(ENDS[:count]))
 
 
-def files(*changed: SegmentFile, drop: tuple[int, ...] = ()) -> tuple[SegmentFile, ...]:
+def files(*changed: SeenFile, drop: tuple[int, ...] = ()) -> tuple[SeenFile, ...]:
     """The files as they were, but for these, and without those of these offsets."""
     by_base = {file.base: file for file in FILES}
     by_base.update({file.base: file for file in changed})
     return tuple(by_base[base] for base in sorted(by_base) if base not in drop)
 
 
-def sealed(
-    *changed: SegmentFile, drop: tuple[int, ...] = ()
-) -> tuple[SegmentFile, ...]:
+def sealed(*changed: SeenFile, drop: tuple[int, ...] = ()) -> tuple[SeenFile, ...]:
     """The same of a broker's log."""
     found = files(*changed, drop=drop)
     return tuple(file._replace(is_sealed=file is not found[-1]) for file in found)
 
 
 # The last segment has grown, also by a segment.
-GROWN = files(SegmentFile(20, 30, 100, 3))
-ROLLED = files(SegmentFile(20, 30, 100, 3), SegmentFile(30, 35, 50, 4))
-GROWN_AGAIN = files(SegmentFile(20, 40, 200, 3))
+GROWN = files(SeenFile(20, 30, 100, 3))
+ROLLED = files(SeenFile(20, 30, 100, 3), SeenFile(30, 35, 50, 4))
+GROWN_AGAIN = files(SeenFile(20, 40, 200, 3))
 CUT_22 = Cuts().after(22)
 TAKEN_BACK = Cuts().after(5, is_return=True)
 GROWN_BACK = {"files": GROWN, "end": 30, "cuts": TAKEN_BACK}
 
-GONE, SHORTER = SegmentFile(10, 20, 100, -1), SegmentFile(10, 20, 90, 2)
+GONE, SHORTER = SeenFile(10, 20, 100, -1), SeenFile(10, 20, 90, 2)
 LOST = OWN._replace(damage="lost", files=files(GONE))
-LOST_LAST = OWN._replace(damage="lost", files=files(SegmentFile(20, 25, 50, -1)))
+LOST_LAST = OWN._replace(damage="lost", files=files(SeenFile(20, 25, 50, -1)))
 BACK = {"damage": "", "files": FILES}
 
 
@@ -98,7 +96,7 @@ ROWS = {
     "own-rolled": Row(OWN, {"files": ROLLED, "end": 35}),
     "own-records-deleted": Row(OWN, {"start": 12, "files": files(drop=(0,))}),
     "own-all-deleted": Row(
-        OWN, {"start": 40, "files": (SegmentFile(40, 45, 9, 7),), "bytes": NONE_STAND}
+        OWN, {"start": 40, "files": (SeenFile(40, 45, 9, 7),), "bytes": NONE_STAND}
     ),
     "broker-grown": Row(BROKER, {"files": sealed(*GROWN), "end": 30}),
     "broker-rolled": Row(BROKER, {"files": sealed(*ROLLED), "end": 35}),
@@ -130,14 +128,14 @@ ROWS = {
         BROKER._replace(damage="broken"),
         {
             "damage": "broken",
-            "files": sealed(SegmentFile(20, 25, 90, 3)),
+            "files": sealed(SeenFile(20, 25, 90, 3)),
             "bytes": None,
         },
         why="same-damage",
     ),
     "same-damage-and-another-last-file": Row(
         BROKER._replace(damage="broken"),
-        {"damage": "broken", "files": sealed(SegmentFile(20, 25, 50, 8))},
+        {"damage": "broken", "files": sealed(SeenFile(20, 25, 50, 8))},
         25,
         (20,),
         "other-bytes",
@@ -148,7 +146,7 @@ ROWS = {
     ),
     "same-damage-and-a-segment-behind-it": Row(
         OWN._replace(damage="broken"),
-        {"damage": "broken", "files": (*FILES, SegmentFile(30, 35, 50, 4))},
+        {"damage": "broken", "files": (*FILES, SeenFile(30, 35, 50, 4))},
     ),
     "lost-file-and-new-writer": Row(
         OWN,
@@ -173,7 +171,7 @@ ROWS = {
         OWN,
         {
             "damage": "lost",
-            "files": files(SegmentFile(20, 25, 0, -1)),
+            "files": files(SeenFile(20, 25, 0, -1)),
             "bytes": first_stand(1),
         },
         replaced=(20,),
@@ -182,7 +180,7 @@ ROWS = {
         OWN,
         {
             "damage": "lost",
-            "files": files(SegmentFile(20, 23, 30, 3)),
+            "files": files(SeenFile(20, 23, 30, 3)),
             "bytes": first_stand(2),
         },
         replaced=(20,),
@@ -201,7 +199,7 @@ ROWS = {
     # -------------------------------------------------------- cut, by logstore
     "own-cut": Row(
         OWN,
-        {"cuts": CUT_22, "end": 22, "files": files(SegmentFile(20, 22, 20, 3))},
+        {"cuts": CUT_22, "end": 22, "files": files(SeenFile(20, 22, 20, 3))},
         22,
         (20,),
         "cut",
@@ -227,7 +225,7 @@ ROWS = {
             "cuts": Cuts().after(15),
             "durable": 15,
             "end": 45,
-            "files": files(SegmentFile(20, 45, 300, 3)),
+            "files": files(SeenFile(20, 45, 300, 3)),
             "bytes": NONE_STAND,
         },
         15,
@@ -237,7 +235,7 @@ ROWS = {
     # -------------------------------------------------------- compacted, by logstore
     "own-compacted": Row(
         OWN,
-        {"compactions": 1, "files": files(SegmentFile(0, 20, 60, 8), drop=(10,))},
+        {"compactions": 1, "files": files(SeenFile(0, 20, 60, 8), drop=(10,))},
         why="compacted",
     ),
     "own-compacted-behind-the-last-look": Row(
@@ -245,9 +243,9 @@ ROWS = {
         {
             "compactions": 1,
             "files": files(
-                SegmentFile(10, 20, 60, 8),
-                SegmentFile(20, 30, 60, 9),
-                SegmentFile(30, 31, 10, 4),
+                SeenFile(10, 20, 60, 8),
+                SeenFile(20, 30, 60, 9),
+                SeenFile(30, 31, 10, 4),
             ),
             "end": 31,
             "bytes": NONE_STAND,
@@ -258,7 +256,7 @@ ROWS = {
         OWN,
         {
             "compactions": 1,
-            "files": files(SegmentFile(0, 10, 60, 8)),
+            "files": files(SeenFile(0, 10, 60, 8)),
             "writer": (8, 8, 8, 8),
         },
         replaced=(10, 20),
@@ -269,7 +267,7 @@ ROWS = {
         {
             "compactions": 1,
             "cuts": CUT_22,
-            "files": files(SegmentFile(0, 20, 60, 8), *GROWN_AGAIN[2:], drop=(10,)),
+            "files": files(SeenFile(0, 20, 60, 8), *GROWN_AGAIN[2:], drop=(10,)),
             "end": 40,
             "bytes": NONE_STAND,
         },
@@ -281,7 +279,7 @@ ROWS = {
         OWN,
         {
             "compactions": 1,
-            "files": files(SegmentFile(10, 20, 60, 8)),
+            "files": files(SeenFile(10, 20, 60, 8)),
             "bytes": Bytes(frozenset({ENDS[1]})),
         },
         23,
@@ -304,7 +302,7 @@ ROWS = {
     ),
     "backup-of-one-file": Row(
         OWN,
-        {"files": files(SegmentFile(10, 20, 100, 8)), "bytes": NONE_STAND},
+        {"files": files(SeenFile(10, 20, 100, 8)), "bytes": NONE_STAND},
         10,
         (10, 20),
         "other-file",
@@ -312,17 +310,17 @@ ROWS = {
     # Or so it seems: the former file is not open, and its last bytes are those there.
     "copy-of-a-file": Row(
         OWN,
-        {"files": files(SegmentFile(20, 25, 50, 8)), "bytes": ALL_STAND},
+        {"files": files(SeenFile(20, 25, 50, 8)), "bytes": ALL_STAND},
         NO_CUT,
         (20,),
         "",
     ),
     "backup-of-an-empty-file": Row(
         OWN._replace(
-            files=(*FILES, SegmentFile(25, 25, 0, 4)), ends=(*ENDS, End(25, 25, 0))
+            files=(*FILES, SeenFile(25, 25, 0, 4)), ends=(*ENDS, End(25, 25, 0))
         ),
         {
-            "files": (*FILES, SegmentFile(25, 25, 0, 8)),
+            "files": (*FILES, SeenFile(25, 25, 0, 8)),
             "bytes": Bytes(frozenset([*ENDS, End(25, 25, 0)])),
         },
         25,
@@ -332,7 +330,7 @@ ROWS = {
     "copy-of-one-file": Row(
         OWN,
         {
-            "files": files(SegmentFile(10, 20, 100, 8)),
+            "files": files(SeenFile(10, 20, 100, 8)),
             "bytes": Bytes(frozenset(ENDS), frozenset({10})),
         },
     ),
@@ -353,7 +351,7 @@ ROWS = {
     # -------------------------------------------------------- another program
     "broker-truncated": Row(
         BROKER,
-        {"files": sealed(SegmentFile(20, 23, 30, 3)), "bytes": first_stand(2)},
+        {"files": sealed(SeenFile(20, 23, 30, 3)), "bytes": first_stand(2)},
         23,
         (20,),
         "other-bytes",
@@ -368,7 +366,7 @@ ROWS = {
     "broker-truncated-below-its-last-segment-and-grown": Row(
         BROKER,
         {
-            "files": sealed(SegmentFile(10, 40, 300, 2), drop=(20,)),
+            "files": sealed(SeenFile(10, 40, 300, 2), drop=(20,)),
             "end": 40,
             "bytes": NONE_STAND,
         },
@@ -387,9 +385,9 @@ ROWS = {
         BROKER,
         {
             "files": (
-                SegmentFile(0, 10, 100, 1, True),
-                SegmentFile(10, 15, 50, 2, True),
-                SegmentFile(15, 40, 250, 4),
+                SeenFile(0, 10, 100, 1, True),
+                SeenFile(10, 15, 50, 2, True),
+                SeenFile(15, 40, 250, 4),
             ),
             "end": 40,
             "bytes": NONE_STAND,
@@ -401,7 +399,7 @@ ROWS = {
     "empty-last-segment-of-a-broker-that-truncated-and-rolled-there-again": Row(
         BROKER._replace(
             end=20,
-            files=(*SEALED[:2], SegmentFile(20, 20, 0, 3)),
+            files=(*SEALED[:2], SeenFile(20, 20, 0, 3)),
             ends=(ENDS[0], End(20, 20, 0)),
         ),
         {"bytes": Bytes(frozenset({End(20, 20, 0)}))},
@@ -430,7 +428,7 @@ ROWS = {
         LED,
         {
             "epochs": EPOCHS,
-            "files": sealed(SegmentFile(20, 22, 20, 3)),
+            "files": sealed(SeenFile(20, 22, 20, 3)),
             "end": 22,
             "bytes": first_stand(1),
         },
@@ -439,20 +437,20 @@ ROWS = {
         "other-bytes",
     ),
     "broker-compacted": Row(
-        BROKER, {"files": sealed(SegmentFile(0, 10, 60, 8))}, NO_CUT, (0,), "compacted"
+        BROKER, {"files": sealed(SeenFile(0, 10, 60, 8))}, NO_CUT, (0,), "compacted"
     ),
     "backup-over-a-file-that-a-broker-has-compacted": Row(
-        LED, {"files": sealed(SegmentFile(0, 10, 140, 1))}, NO_CUT, (0,), "compacted"
+        LED, {"files": sealed(SeenFile(0, 10, 140, 1))}, NO_CUT, (0,), "compacted"
     ),
     "broker-compacted-two-into-one": Row(
         LED,
-        {"epochs": EPOCHS, "files": sealed(SegmentFile(0, 20, 150, 8), drop=(10,))},
+        {"epochs": EPOCHS, "files": sealed(SeenFile(0, 20, 150, 8), drop=(10,))},
         replaced=(0, 10),
         why="compacted",
     ),
     "broker-compacted-two-into-one-without-epochs": Row(
         BROKER,
-        {"files": sealed(SegmentFile(0, 20, 150, 8), drop=(10,))},
+        {"files": sealed(SeenFile(0, 20, 150, 8), drop=(10,))},
         25,
         (0, 10),
         "compacted other-bytes",
@@ -461,7 +459,7 @@ ROWS = {
         LED,
         {
             "epochs": EPOCHS,
-            "files": sealed(SegmentFile(20, 30, 60, 3), SegmentFile(30, 31, 9, 9)),
+            "files": sealed(SeenFile(20, 30, 60, 3), SeenFile(30, 31, 9, 9)),
             "end": 31,
             "bytes": first_stand(1),
         },
@@ -471,7 +469,7 @@ ROWS = {
     ),
     "broker-truncated-its-only-segment": Row(
         BROKER._replace(files=SEALED[:1], ends=(End(10, 0, 100),), end=10),
-        {"files": (SegmentFile(0, 5, 40, 1),), "end": 5, "bytes": NONE_STAND},
+        {"files": (SeenFile(0, 5, 40, 1),), "end": 5, "bytes": NONE_STAND},
         0,
         (0,),
         "other-bytes",
@@ -480,7 +478,7 @@ ROWS = {
         LED,
         {
             "epochs": (*EPOCHS, (1, 22)),
-            "files": sealed(SegmentFile(0, 10, 60, 8), *GROWN_AGAIN[2:]),
+            "files": sealed(SeenFile(0, 10, 60, 8), *GROWN_AGAIN[2:]),
             "end": 40,
             "bytes": first_stand(1),
         },
@@ -491,7 +489,7 @@ ROWS = {
     "broker-compacted-and-truncated": Row(
         BROKER,
         {
-            "files": sealed(SegmentFile(0, 10, 60, 8), SegmentFile(20, 40, 99, 3)),
+            "files": sealed(SeenFile(0, 10, 60, 8), SeenFile(20, 40, 99, 3)),
             "end": 40,
             "bytes": first_stand(2),
         },
@@ -503,7 +501,7 @@ ROWS = {
         LED,
         {
             "epochs": EPOCHS,
-            "files": sealed(SegmentFile(20, 30, 60, 8), SegmentFile(30, 31, 9, 9)),
+            "files": sealed(SeenFile(20, 30, 60, 8), SeenFile(30, 31, 9, 9)),
             "end": 31,
             "bytes": first_stand(1),
         },
@@ -513,7 +511,7 @@ ROWS = {
     "broker-rolled-and-compacted-without-epochs": Row(
         BROKER,
         {
-            "files": sealed(SegmentFile(20, 30, 60, 8), SegmentFile(30, 31, 9, 9)),
+            "files": sealed(SeenFile(20, 30, 60, 8), SeenFile(30, 31, 9, 9)),
             "end": 31,
             "bytes": first_stand(1),
         },

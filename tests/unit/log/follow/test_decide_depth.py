@@ -12,16 +12,16 @@ import pytest
 from logstore.io.checkpoint.cuts import Cuts
 from logstore.io.checkpoint.partition_state import STATE_FIELDS, PartitionState
 from logstore.log.follow.decide import Depth, depth_of, goes_on, is_other_log
-from logstore.log.follow.observed import Names, Signs
+from logstore.log.follow.observed import ChangeStamps, Names
 
 EPOCHS = ((0, 0),)
 CUT_22 = Cuts().after(22)
 
-SIGNS = Signs((1, 1), ((9, 9, 9, 9), None, None), 100, (1, 1, 1, 1))
+SIGNS = ChangeStamps((1, 1), ((9, 9, 9, 9), None, None), 100, (1, 1, 1, 1))
 BROKER_SIGNS = SIGNS._replace(writer=(None,), epochs=EPOCHS)
 ENDED = SIGNS._replace(stamp="stamp")
 
-DEPTHS: dict[str, tuple[Signs, dict[str, Any], Depth]] = {
+DEPTHS: dict[str, tuple[ChangeStamps, dict[str, Any], Depth]] = {
     "as it was": (SIGNS, {}, Depth.END),
     "another directory": (SIGNS, {"place": (1, 2)}, Depth.FILES),
     "another writer": (SIGNS, {"writer": ((8, 8, 8, 8), None, None)}, Depth.FILES),

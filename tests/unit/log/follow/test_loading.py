@@ -14,10 +14,10 @@ from logstore import OffsetOutOfRangeError
 from logstore.io.checkpoint.ownership import Ownership, OwnershipKey
 from logstore.io.directory import Directory
 from logstore.io.layout import OWNER, PARTITION_STATE
+from logstore.log.follow.change_stamps import PartitionStamp
 from logstore.log.follow.read_only_log import ReadOnlyLog
-from logstore.log.follow.signs import PartitionStamp
-from logstore.store.inside import views_of
 from logstore.store.opening import open_store
+from logstore.store.package_access import views_of
 from support.damage import FaultyFiles, FullDisk, Unsynced
 from support.values import config_of
 

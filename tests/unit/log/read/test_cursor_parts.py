@@ -12,7 +12,7 @@ import pytest
 import logstore
 from logstore import _native as native
 from logstore.errors import CorruptRecordError
-from logstore.log.read.cursor import Buffers, Chunk, Route, SegmentRead
+from logstore.log.read.cursor import Buffers, Route, SegmentChunk, SegmentRead
 from logstore.record.decoder import Damage
 from logstore.segment import READ_BYTES, OffsetPosition, Segment
 from support.values import config_of
@@ -20,9 +20,9 @@ from support.values import config_of
 SMALL, LARGE = 1000, 4 * READ_BYTES
 
 
-def chunk_in(buffer: native.Buffer) -> Chunk:
+def chunk_in(buffer: native.Buffer) -> SegmentChunk:
     segment: Any = None
-    return Chunk(segment, buffer, 0, 0, -1, 0, 0)
+    return SegmentChunk(segment, buffer, 0, 0, -1, 0, 0)
 
 
 # ------------------------------------------------------------------ buffers
@@ -169,7 +169,7 @@ def read_of(segment: Segment, bound: int = 100, place: Any = None) -> SegmentRea
     return SegmentRead(segment, bound, Buffers(500, 500), (), bound, place)
 
 
-def offsets_in(chunk: Chunk) -> list[int]:
+def offsets_in(chunk: SegmentChunk) -> list[int]:
     return [h.base_offset for h in native.Headers(chunk.buffer.c, chunk.n, checks=0)]
 
 

@@ -11,7 +11,7 @@ import logstore
 from logstore import TopicConfig
 from logstore.log.read.proof import ProofFinder
 from logstore.segment import Segment
-from logstore.store.inside import views_of
+from logstore.store.package_access import views_of
 from logstore.store.partition.partition_views import PartitionViews
 
 

@@ -21,7 +21,7 @@ from logstore.io.checkpoint.recovery_report import (
 )
 from logstore.io.checkpoint.verdicts import Verdict, Verdicts
 from logstore.io.layout import DAMAGED, INDEX, LOG, segment_file
-from logstore.log.recover.facts import Facts, Refusal, Standing, Walk
+from logstore.log.recover.facts import Facts, Refusal, Standing, WalkFacts
 from logstore.log.recover.findings import EndUnknownError, Findings
 from logstore.log.recover.names import Operations
 from logstore.log.recover.plan import UNREAD_VERDICT, OpeningFinding
@@ -71,7 +71,7 @@ def test_bytes_that_are_not_cut_are_damage_from_where_a_walk_ended(
     is_unsupported: bool,
 ) -> None:
     found = findings()
-    walk = Walk(80, 60, 15, reason="codec 7", is_unsupported=is_unsupported)
+    walk = WalkFacts(80, 60, 15, reason="codec 7", is_unsupported=is_unsupported)
     found.add_corrupt(10, walk, size=20)
     (one,) = found.all()
     assert one.label == (UNSUPPORTED if is_unsupported else CORRUPT)

@@ -66,7 +66,7 @@ from logstore.log.recover.facts import (
     ReadLog,
     Refusal,
     Standing,
-    Walk,
+    WalkFacts,
 )
 from logstore.log.recover.make_plan import make_plan
 from logstore.log.recover.plan import CASES, TAKES_NO_APPENDS, Plan
@@ -114,11 +114,11 @@ def facts(metadata: PartitionMetadata, **changes: Any) -> Facts:
         names=frozenset(NAMES),
         sizes={0: 100, 10: 50},
         walks={
-            LAST: Walk(50, 50, 14),
-            WHOLE_LAST: Walk(50, 50, 14),
-            ReadLog(0): Walk(100, 100, 9),
-            ReadLog(0, is_end=True): Walk(100, 100, 9),
-            ReadLog(10): Walk(50, 50, 14),
+            LAST: WalkFacts(50, 50, 14),
+            WHOLE_LAST: WalkFacts(50, 50, 14),
+            ReadLog(0): WalkFacts(100, 100, 9),
+            ReadLog(0, is_end=True): WalkFacts(100, 100, 9),
+            ReadLog(10): WalkFacts(50, 50, 14),
         },
         indexes={ReadIndexes(10): True, ReadIndexes(10, is_lost=True): True},
         lasts={ReadLast(10): LogTail(14, 40, 7)},
@@ -136,7 +136,7 @@ def without(*names: str, also: tuple[str, ...] = ()) -> frozenset[str]:
     return frozenset([*NAMES, *also]) - set(names)
 
 
-def rolled(*, walk: Walk, after: int) -> Facts:
+def rolled(*, walk: WalkFacts, after: int) -> Facts:
     """A segment was rolled after the state was written."""
     names = [segment_file(after, s) for s in (LOG, INDEX, TIME_INDEX)]
     last = ReadLog(after, is_last=True)
@@ -148,7 +148,7 @@ def rolled(*, walk: Walk, after: int) -> Facts:
             ReadLog(10, is_from_state=True): walk,
             ReadLog(10): walk,
             LAST: walk,
-            last: Walk(20, 20, after + 1),
+            last: WalkFacts(20, 20, after + 1),
         },
     )
 
@@ -157,16 +157,16 @@ def told(offset: int, found: Facts) -> Facts:
     return replace(found, metadata=replace(found.metadata, announced=offset))
 
 
-TORN = Walk(80, 50, 14, reason="a batch goes on past the end of the file")
-HOLE = Walk(80, 60, 15, reason="zeros instead of a batch")
-OLD = Walk(80, 20, 11, reason="checksum")
-CODEC = Walk(80, 50, 14, reason="codec 7", is_unsupported=True)
+TORN = WalkFacts(80, 50, 14, reason="a batch goes on past the end of the file")
+HOLE = WalkFacts(80, 60, 15, reason="zeros instead of a batch")
+OLD = WalkFacts(80, 20, 11, reason="checksum")
+CODEC = WalkFacts(80, 50, 14, reason="codec 7", is_unsupported=True)
 MAGIC = CODEC._replace(reason="magic 3", is_unknown_magic=True)
-NO_LOG = Walk(80, 0, 9, 0, reason="length", is_no_log=True)
+NO_LOG = WalkFacts(80, 0, 9, 0, reason="length", is_no_log=True)
 MORE = HOLE._replace(has_more=True)
 MOVED = LastBatch(40, 50, first=16, last=17, before=12)
 SWAPPED = without(also=(segment_file(0, LOG) + ".swap",))
-SEALED = {ReadLog(0, is_end=True): Walk(100, 100, 9)}
+SEALED = {ReadLog(0, is_end=True): WalkFacts(100, 100, 9)}
 # Damage that an earlier opening has found in the last segment.
 KNOWN = Verdict(CORRUPT, "", 10, 60, 20, "0" * 16, 16, 80, 17, "checksum", "1.0", 1)
 SAME = (Standing(KNOWN),)
@@ -192,14 +192,14 @@ ROWS = [
     Row(TORN_TAIL, "garbage with a magic, logstore wrote last",
         facts(own(clean=False), walk=MAGIC), {"end_offset": 15}),
     Row(TORN_TAIL, "left from a roll that was undone",
-        rolled(walk=Walk(50, 50, 14), after=20),
+        rolled(walk=WalkFacts(50, 50, 14), after=20),
         {"put_aside": (20,), "end_offset": 15}),
     Row(INDEX_REBUILT, "a sealed segment has none",
         facts(own(), names=without(segment_file(0, INDEX))), {"indexed": (0,)}),
     Row(INDEX_REBUILT, "sealing failed", facts(own(digest=STALE_DIGEST)),
         {"indexed": (0,)}),
     Row(INDEX_REBUILT, "its roll was interrupted",
-        rolled(walk=Walk(70, 70, 16), after=17),
+        rolled(walk=WalkFacts(70, 70, 16), after=17),
         {"indexed": (10,), "end_offset": 19, "put_aside": ()}),
     Row(INDEX_REBUILT, "the last one of a closed log has another",
         facts(own(), indexes={ReadIndexes(10): False}),
@@ -244,13 +244,15 @@ ROWS = [
         facts(own(clean=False), names=without(segment_file(10, LOG)), sizes={0: 100}),
         {"end_offset": 16, "durable_offset": 15}),
     Row(LOST_END, "less than the store was closed with",
-        facts(replace(own(clean=False), closed_at=20), size=70, walk=Walk(70, 70, 17)),
+        facts(replace(own(clean=False), closed_at=20), size=70,
+              walk=WalkFacts(70, 70, 17)),
         {"end_offset": 20}),
     Row(LOST_END, "less than other processes were told is durable",
-        facts(replace(own(clean=False), announced=20), size=70, walk=Walk(70, 70, 17)),
+        facts(replace(own(clean=False), announced=20), size=70,
+              walk=WalkFacts(70, 70, 17)),
         {"end_offset": 20}),
     Row(LOST_END, "they were told more than the segment before a roll has",
-        told(18, rolled(walk=Walk(50, 50, 14), after=20)),
+        told(18, rolled(walk=WalkFacts(50, 50, 14), after=20)),
         {"put_aside": (), "end_offset": 22}),
     Row(CORRUPT, "other processes were told that it is durable",
         facts(replace(own(clean=False), announced=17), walk=HOLE),
@@ -262,23 +264,23 @@ ROWS = [
         {"tail": None, "end_offset": 15}),
     Row(CORRUPT, "the last durable batch is not the one of the state",
         facts(own(), lasts={ReadLast(10): LogTail(17, 40, 7)}, walks={
-            ReadLog(10, end=50): Walk(50, 50, 17),
-            ReadLog(10, end=40): Walk(40, 40, 12)}),
+            ReadLog(10, end=50): WalkFacts(50, 50, 17),
+            ReadLog(10, end=40): WalkFacts(40, 40, 12)}),
         {"tail": None, "end_offset": 15}),
     Row(CORRUPT, "the same, behind it what was not durable",
         facts(own(clean=False), size=70, lasts={ReadLast(10): LogTail(13, 40, 7)},
-            walks={ReadLog(10, end=50): Walk(50, 50, 13),
-                ReadLog(10, end=40): Walk(40, 40, 12)}),
+            walks={ReadLog(10, end=50): WalkFacts(50, 50, 13),
+                ReadLog(10, end=40): WalkFacts(40, 40, 12)}),
         {"tail": None, "end_offset": 15, "is_tail_cut": False}),
     Row(CORRUPT, "Kafka's, below the recovery point",
         facts(kafka(clean=False, point=13), walk=OLD), {"end_offset": 13}),
     Row(CORRUPT, "Kafka's, after a clean stop", facts(kafka(), walk=HOLE),
         {"end_offset": 17}),
     Row(CORRUPT, "the last batch of Kafka's has moved since it was closed",
-        facts(kafka(point=15), walk=Walk(50, 50, 17, moved=MOVED)),
+        facts(kafka(point=15), walk=WalkFacts(50, 50, 17, moved=MOVED)),
         {"tail": None, "end_offset": 15, "durable_offset": 15}),
     Row(CORRUPT, "the same, too far from the name of its segment",
-        facts(kafka(point=15), walk=Walk(50, 40, 12, reason="offset",
+        facts(kafka(point=15), walk=WalkFacts(50, 40, 12, reason="offset",
             is_misplaced=True, readable_end=1 << 40, moved=MOVED)),
         {"tail": None, "end_offset": 15}),
     Row(CORRUPT, "a sealed segment that has to be indexed",
@@ -286,10 +288,10 @@ ROWS = [
               walks={ReadLog(0): OLD}), {"indexed": ()}),
     Row(CORRUPT, "a sealed segment of Kafka's that may not be flushed",
         facts(kafka(clean=False, point=5), walks={
-            ReadLog(0): OLD, WHOLE_LAST: Walk(50, 50, 14)})),
+            ReadLog(0): OLD, WHOLE_LAST: WalkFacts(50, 50, 14)})),
     Row(CORRUPT, "its offsets reach into the next segment",
         facts(kafka(clean=False, point=5), walks={
-            ReadLog(0): Walk(100, 100, 10), WHOLE_LAST: Walk(50, 50, 14)})),
+            ReadLog(0): WalkFacts(100, 100, 10), WHOLE_LAST: WalkFacts(50, 50, 14)})),
     Row(CORRUPT, "bytes after the end of a closed log", facts(own(), size=60),
         {"end_offset": 15, "tail": None}),
     Row(CORRUPT, "a sealed segment has grown", facts(own(), sizes={0: 101, 10: 50})),
@@ -308,12 +310,12 @@ ROWS = [
         {"tail": None, "end_offset": 17}),
     Row(CORRUPT, "Kafka's, bytes after the last batch of a sealed segment",
         facts(kafka(), walks={**SEALED, ReadLog(0, is_end=True): HOLE,
-            ReadLog(0): Walk(100, 90, 9), WHOLE_LAST: Walk(50, 50, 14)})),
+            ReadLog(0): WalkFacts(100, 90, 9), WHOLE_LAST: WalkFacts(50, 50, 14)})),
     Row(CORRUPT, "it was found before, and is there",
         facts(own(clean=False), walk=HOLE, standings=SAME),
         {"tail": None, "end_offset": 17, "verdicts": (KNOWN,)}),
     Row(CORRUPT, "it was found before, and the batches are whole now",
-        facts(own(clean=False), walk=Walk(80, 80, 17), standings=SAME),
+        facts(own(clean=False), walk=WalkFacts(80, 80, 17), standings=SAME),
         {"end_offset": 18, "rewritten_from": None}),
     Row(CORRUPT, "what was found before cannot be read",
         facts(replace(own(clean=False), verdicts=Verdicts(fault="it is bad")),
@@ -329,7 +331,7 @@ ROWS = [
     Row(UNREADABLE, "a segment of Kafka's", facts(kafka(), size=REFUSED),
         {"is_end_unknown": True}),
     Row(UNREADABLE, "reading fails", facts(kafka(),
-        walk=Walk(50, 0, 9, refusal=Refusal("read", errno.EIO, "I/O error")),
+        walk=WalkFacts(50, 0, 9, refusal=Refusal("read", errno.EIO, "I/O error")),
         sizes={0: 100, 10: 50}), {"is_end_unknown": True}),
     Row(UNREADABLE, "a `.swap` file", facts(kafka(), names=SWAPPED,
         swap_ends={0: REFUSED}), {"is_end_unknown": True}),
@@ -409,7 +411,7 @@ def test_log_of_which_nothing_is_wrong_has_no_findings(
     """Nothing is done but to make it durable, and all of it is served."""
     found = facts(metadata)
     found = replace(
-        found, walks={**found.walks, LAST._replace(end=50): Walk(50, 50, 14)}
+        found, walks={**found.walks, LAST._replace(end=50): WalkFacts(50, 50, 14)}
     )
     plan = make_plan(found)
     assert plan.findings == ()
@@ -429,7 +431,7 @@ def test_interrupted_truncation_is_finished() -> None:
             names=names,
             sizes={0: 100, 10: 90, 15: 20},
             indexes={ReadIndexes(10): False},
-            walks={end: Walk(50, 50, 14)},
+            walks={end: WalkFacts(50, 50, 14)},
         )
     )
     assert plan.findings == ()
@@ -504,7 +506,7 @@ def test_batch_has_moved_if_it_was_before_the_closed_end(
 
 def test_segment_ends_before_a_batch_that_has_moved() -> None:
     """Readers would not see that its offset is wrong."""
-    plan = make_plan(facts(kafka(point=15), walk=Walk(50, 50, 17, moved=MOVED)))
+    plan = make_plan(facts(kafka(point=15), walk=WalkFacts(50, 50, 17, moved=MOVED)))
     assert plan.segments[-1].size == 40
     assert plan.segments[-1].next_offset == 15
     assert plan.damage is not None

@@ -14,7 +14,7 @@ from logstore.io.checkpoint.partition_state import (
     PartitionMetadata,
     PartitionState,
 )
-from logstore.log.recover.facts import Walk
+from logstore.log.recover.facts import WalkFacts
 from logstore.log.recover.torn_tail import (
     is_torn_tail,
     may_be_unfinished,
@@ -34,7 +34,7 @@ STATE = PartitionState(
 OWN = PartitionMetadata(STATE, False, 0, 0, is_own=True)
 OTHER = PartitionMetadata(None, False, 10, 0, is_own=False)
 # Its last valid batch ends at byte 60 with offset 15.
-WALK = Walk(80, 60, 15, reason="checksum")
+WALK = WalkFacts(80, 60, 15, reason="checksum")
 
 
 @pytest.mark.parametrize("metadata", [OWN, OTHER], ids=["own", "other"])

@@ -491,7 +491,7 @@ def test_child_of_a_fork_takes_no_prepared_append(
 
 
 def test_prepared_append_without_preparation_takes_nothing() -> None:
-    rows = native.Rows(1, None, native.Slices.of_bytes([b"x"]))
+    rows = native.EncodedColumns(1, None, native.Slices.of_bytes([b"x"]))
     assert unprepared().append_many([b"x"], None, None) is None
     for is_held in (False, True):
         assert unprepared().append_rows(rows.address, -1, is_held) is None
@@ -542,7 +542,9 @@ def test_rows_that_do_not_begin_at_the_expected_offset_are_not_taken(
 ) -> None:
     """Nor if the thread says wrongly that it has the lock: that ends the steps."""
     prepared: Any = partition._prepared
-    rows = native.Rows(2, None, native.Slices.of_bytes([b"x", b"y"]), timestamp_all=T)
+    rows = native.EncodedColumns(
+        2, None, native.Slices.of_bytes([b"x", b"y"]), timestamp_all=T
+    )
     for base in (0, 2, 1 << 40):
         assert prepared.append_rows(rows.address, base, False) is None
     assert prepared.append_rows(rows.address, 1, False) == range(1, 3)

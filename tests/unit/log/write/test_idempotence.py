@@ -241,7 +241,7 @@ def test_snapshot_beyond_the_end_is_removed_by_the_next_opening(
             partition.append_batches(sent(7, 0, n))
         log = appends_of(partition).writer()._log
         log.sync_all()
-        log.idempotence.write_snapshot(log.extent)
+        log.idempotence.write_snapshot(log.bounds)
         crash(path, copy)
     name = Path("orders-0", f"{4:020}.snapshot")
     assert (copy / name).exists()
@@ -320,12 +320,12 @@ def test_interrupted_append_is_read_again(
                 partition.append_batches(bytearray(sent(7, 0, 1)))
         assert partition.end_offset == 2
         log = appends_of(partition).writer()._log
-        log.idempotence.write_snapshot(log.extent)
+        log.idempotence.write_snapshot(log.bounds)
         assert not list(tmp_path.glob("orders-0/*.snapshot"))
         partition.append(b"x")  # from here on, the usual way is prepared again
         assert partition.append_batches(sent(7, 0, 1)) == range(1, 2)
         assert partition.append_batches(sent(7, 0, 2)) == range(3, 4)
-        assert windows(log.idempotence._upto(log.extent)) == full_scan(partition)
+        assert windows(log.idempotence._upto(log.bounds)) == full_scan(partition)
 
 
 class Counting:
@@ -374,7 +374,7 @@ def test_next_batches_of_known_producers_take_the_short_way(tmp_path: Path) -> N
         partition.append_batches(sent(7, 1, 10))
         assert counting.taken == 20
         log = appends_of(partition).writer()._log
-        assert windows(log.idempotence._upto(log.extent)) == full_scan(partition)
+        assert windows(log.idempotence._upto(log.bounds)) == full_scan(partition)
         partition.roll()
         partition.append_batches(sent(7, 1, 11))
         partition.truncate_to(partition.end_offset - 1)
@@ -396,11 +396,11 @@ def test_short_way_is_not_taken_after_an_append_that_was_interrupted(
         with monkeypatch.context() as patch:
             patch.setattr(Producers, "add", interrupted)
             with pytest.raises(KeyboardInterrupt):
-                log.idempotence._upto(log.extent)  # it takes what C has appended
+                log.idempotence._upto(log.bounds)  # it takes what C has appended
         partition.append(b"plain")
         assert partition.append_batches(sent(7, 0, 1)) == range(1, 2)
         assert partition.append_batches(sent(7, 0, 2)) == range(3, 4)
-        assert windows(log.idempotence._upto(log.extent)) == full_scan(partition)
+        assert windows(log.idempotence._upto(log.bounds)) == full_scan(partition)
 
 
 def interrupted(*args: object, **options: object) -> None:
@@ -414,7 +414,7 @@ def test_state_has_the_times_that_are_stored(tmp_path: Path) -> None:
         partition.append_batches(sent(7, 0, 0, timestamp_ms=5) + sent(8, 0, 9))
         partition.append_batches(sent(7, 0, 1, codec=1, timestamp_ms=6))
         log = appends_of(partition).writer()._log
-        assert windows(log.idempotence._upto(log.extent)) == full_scan(partition)
+        assert windows(log.idempotence._upto(log.bounds)) == full_scan(partition)
         with pytest.raises(logstore.errors.OutOfOrderSequenceError):
             partition.append_batches(sent(7, 0, 3, timestamp_ms=6))
 
@@ -467,8 +467,8 @@ def test_damage_in_what_must_be_read_is_a_named_error(tmp_path: Path) -> None:
 def full_scan(partition: logstore.Partition) -> dict[int, Any]:
     """The producers of a log, read from its start."""
     log = partition._writer._log  # type: ignore[union-attr]
-    producers = Producers(log.extent.start)
-    Idempotence(log.context, 0)._read_on(producers, log.extent)
+    producers = Producers(log.bounds.start)
+    Idempotence(log.context, 0)._read_on(producers, log.bounds)
     return windows(producers)
 
 
@@ -527,7 +527,7 @@ def test_state_is_that_of_a_full_scan_after_anything(tmp_path: Path, seed: int) 
             store = logstore.open(path)
             partition = store.topic("orders")[0]
         log = appends_of(partition).writer()._log
-        assert windows(log.idempotence._upto(log.extent)) == full_scan(partition)
+        assert windows(log.idempotence._upto(log.bounds)) == full_scan(partition)
     store.close()
     assert not logstore.verify(path).problems
 

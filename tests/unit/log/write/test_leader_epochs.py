@@ -14,7 +14,7 @@ from logstore.io.directory import Directory
 from logstore.io.files import Files
 from logstore.io.layout import LEADER_EPOCHS
 from logstore.log.write.context import LogContext
-from logstore.log.write.leader_epochs import LeaderEpochs
+from logstore.log.write.leader_epochs import LeaderEpochWriter
 
 ROWS = [(1, 0), (4, 10), (5, 20)]
 
@@ -41,13 +41,13 @@ def directory(tmp_path: Path) -> Iterator[Directory]:
 
 def made(
     directory: Directory, *, is_contiguous: bool = False
-) -> tuple[LeaderEpochs, Store]:
+) -> tuple[LeaderEpochWriter, Store]:
     store = Store()
     context = LogContext(
         cast(Any, store), directory, "orders", 0, TopicConfig(), log_id="",
         is_contiguous=is_contiguous, foreign_end=0,
     )  # fmt: skip
-    return LeaderEpochs(context), store
+    return LeaderEpochWriter(context), store
 
 
 @pytest.mark.parametrize(

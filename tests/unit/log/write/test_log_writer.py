@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import logstore
-from logstore.log.write.extent import Visibility, VisibilityBarrier
+from logstore.log.write.log_bounds import Visibility, VisibilityBarrier
 from logstore.store.partition.partition import appends_of
 
 
@@ -24,7 +24,7 @@ class _Turn(VisibilityBarrier):
 
 
 def test_reader_that_meets_a_publication_sees_none_of_it(tmp_path: Path) -> None:
-    """Between its look at the gate and at the extent, which is one of both or none."""
+    """Between its look at the gate and at the bounds: these are of before or after."""
     with logstore.open(tmp_path) as store:
         partition = store.create_topic("a")[0]
         partition.append(b"x")
@@ -35,13 +35,13 @@ def test_reader_that_meets_a_publication_sees_none_of_it(tmp_path: Path) -> None
             log.limit_visibility(
                 VisibilityBarrier(is_open=False, publisher=log.lock), 1
             )
-            log.extent = log.extent._replace(end=3)
+            log.bounds = log.bounds._replace(end=3)
 
         barrier = _Turn(is_open=True)
         barrier.begin = begin
         log.visibility = Visibility(barrier, 0)
         seen = log.seen()
-        log.visibility, log.extent = before, log.extent._replace(end=1)
+        log.visibility, log.bounds = before, log.bounds._replace(end=1)
     assert seen.end == 1
 
 
@@ -51,8 +51,8 @@ def test_extent_is_replaced_and_never_changed(tmp_path: Path) -> None:
         partition = store.create_topic("a")[0]
         log = appends_of(partition).writer()._log
         partition.append(b"x")
-        taken, copy = log.extent, tuple(log.extent)
+        taken, copy = log.bounds, tuple(log.bounds)
         partition.append(b"y", durable=True)
         partition.roll()
         assert tuple(taken) == copy
-        assert (log.extent.end, len(log.extent.segments)) == (2, 2)
+        assert (log.bounds.end, len(log.bounds.segments)) == (2, 2)

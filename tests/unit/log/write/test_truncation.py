@@ -11,7 +11,7 @@ import pytest
 import logstore
 from faults.checker import open_quietly
 from logstore.log.write import truncation
-from logstore.log.write.durable_point import DurablePoint
+from logstore.log.write.durable_point import DurablePointWriter
 from support.damage import overwrite
 from support.disk import MemoryDisk
 
@@ -80,7 +80,7 @@ def test_truncation_that_is_interrupted_while_it_fails_takes_no_appends(
             partition.append(b"%d" % number)
         full = OSError(errno.ENOSPC, "full")
         with (
-            mock.patch.object(DurablePoint, "write", side_effect=full),
+            mock.patch.object(DurablePointWriter, "write", side_effect=full),
             mock.patch.object(
                 truncation, "_is_unchanged", side_effect=KeyboardInterrupt
             ),

@@ -23,7 +23,7 @@ from logstore.io.files import Files
 from logstore.maintenance import finding as kinds
 from logstore.maintenance.facts import look_at
 from logstore.maintenance.handover.broker import Broker
-from logstore.maintenance.handover.opening import Opening
+from logstore.maintenance.handover.opening import DirectoryOpening
 from logstore.maintenance.verify.report import Run
 from support.broker import foreign
 from support.cluster_files import metadata_log, topic_record
@@ -448,7 +448,7 @@ def test_end_that_is_cut_is_told_of_a_log_and_of_an_index(tmp_path: Path) -> Non
         run.note(kind, f"{tmp_path}/orders-0/x", f"{kind} of x")
     facts = look_at(root, run)
     root.close()
-    for judge in (Opening(facts), Broker(facts, "4.2", None, None, -1, -1)):
+    for judge in (DirectoryOpening(facts), Broker(facts, "4.2", None, None, -1, -1)):
         told = [one for one in judge.findings() if one.kind == "torn-tail"]
         assert [one.severity for one in told] == ["changes", "changes"]
         assert all("it is cut" in one.message for one in told)

@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 
 from logstore.io.layout import LOG, segment_file
-from logstore.maintenance.repair.plan import Source, plan_cut
+from logstore.maintenance.repair.plan import VerifiedSegment, plan_cut
 from logstore.maintenance.verify.log_facts import SoundRun
 
 
 def source(
     base: int, size: int, last: int, *, min_size: int, next_offset: int
-) -> Source:
+) -> VerifiedSegment:
     """A sealed segment with one run of intact batches, which reaches to its end."""
     nothing: Any = None  # nothing is read
     runs = [SoundRun(0, size, base, last, 10, base)] if size else []
-    return Source(
+    return VerifiedSegment(
         nothing, nothing, base, segment_file(base, LOG), size, runs, [], [], {},
         min_size, next_offset,
     )  # fmt: skip

@@ -12,7 +12,7 @@ from logstore.io.directory import Directory
 from logstore.io.file_cache import Descriptors
 from logstore.io.files import Files
 from logstore.io.layout import INDEX, LOG, TIME_INDEX, TXN_INDEX, segment_file
-from logstore.maintenance.repair.plan import Source, Target
+from logstore.maintenance.repair.plan import RepairedSegment, VerifiedSegment
 from logstore.maintenance.repair.quarantine import Quarantine
 from logstore.maintenance.repair.rewrite import Rewrite
 
@@ -32,13 +32,13 @@ def directory(tmp_path: Path) -> Iterator[Directory]:
     found.close()
 
 
-def target(directory: Directory, end: int, last: int) -> Target:
+def target(directory: Directory, end: int, last: int) -> RepairedSegment:
     """The segment with only its first `end` bytes, up to an offset."""
-    source = Source(
+    source = VerifiedSegment(
         directory, Descriptors(directory.files, 8), 0, segment_file(0, LOG), SIZE, [],
         [], [], {},
     )  # fmt: skip
-    return Target(source, 0, [(0, end)] if end else [], 0 if end else -1, last)
+    return RepairedSegment(source, 0, [(0, end)] if end else [], 0 if end else -1, last)
 
 
 @pytest.mark.parametrize(

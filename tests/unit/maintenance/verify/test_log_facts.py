@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from logstore import _native as native
-from logstore.log.recover.plan import Tail
+from logstore.log.recover.plan import UnservedTail
 from logstore.maintenance.finding import NOTE, PROBLEM, Finding
 from logstore.maintenance.verify.log_facts import (
     BadBatch,
@@ -181,7 +181,7 @@ def test_batch_that_is_too_large_is_a_note() -> None:
 
 def test_torn_end_names_the_intact_batches_in_it() -> None:
     """Only those after the end of the log lose anything."""
-    tail = Tail("x.log", 50, 20, 120, "a part of a batch")
+    tail = UnservedTail("x.log", 50, 20, 120, "a part of a batch")
     found = the(TornEnd(tail, -1))
     assert (found.severity, place(found)) == (NOTE, (50, 120, None))
     assert "intact" not in found.message

@@ -17,7 +17,7 @@ from logstore import Store, Topic
 from logstore.io.checkpoint.growing_file import GrowingFile
 from logstore.io.checkpoint.publication_journal import PublicationJournal
 from logstore.log.write.exclusive import ExclusiveLog
-from logstore.log.write.extent import VisibilityBarrier
+from logstore.log.write.log_bounds import VisibilityBarrier
 from logstore.store.opening import open_store
 from logstore.store.publication.group_commit import GroupCommit
 from support.disk import MemoryDisk

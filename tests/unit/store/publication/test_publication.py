@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import logstore
-from logstore.io.checkpoint.ledger import Entry
+from logstore.io.checkpoint.ledger import LedgerEntry
 from logstore.store.publication.publication import request_of
 from support.groups import T0, consumer, drain, store_with
 
@@ -78,13 +78,13 @@ def test_publication_that_is_repeated_keeps_its_metadata_and_gets_the_new_note(
     tmp_path: Path,
 ) -> None:
     """And the new pin, if one was asked for."""
-    before = Entry(7, 3, 1000, "old", is_pinned=True, metadata=b"old")
+    before = LedgerEntry(7, 3, 1000, "old", is_pinned=True, metadata=b"old")
     for pinned in (None, True, False):
         request = request_of([], "job", 7, "new", b"new", pinned)
         found = request.repeated(before)
         is_pinned = pinned is not False
-        assert found == Entry(7, 3, 1000, "new", is_pinned, b"old")
-        assert request.entry(before, 2000) == Entry(
+        assert found == LedgerEntry(7, 3, 1000, "new", is_pinned, b"old")
+        assert request.entry(before, 2000) == LedgerEntry(
             7, 0, 2000, "new", is_pinned, b"new"
         )
     path = store_with(tmp_path / "s")

@@ -368,8 +368,10 @@ def test_pin_and_unpin_of_the_library(
 
 def test_ten_thousand_others_do_not_evict_a_pinned_identity(store: Store) -> None:
     """The limit is the default."""
-    published = {f"i{n}": ledger.Entry(1, 1, 1) for n in range(ledger.IDENTITIES_MAX)}
-    published = {"g": ledger.Entry(7, 1, 1, is_pinned=True), **published}
+    published = {
+        f"i{n}": ledger.LedgerEntry(1, 1, 1) for n in range(ledger.IDENTITIES_MAX)
+    }
+    published = {"g": ledger.LedgerEntry(7, 1, 1, is_pinned=True), **published}
     root = store._context.root
     value = publications.remembered(published)
     checkpoints.write_state(root, layout.PUBLISHED, value)
@@ -384,7 +386,7 @@ def test_ten_thousand_others_do_not_evict_a_pinned_identity(store: Store) -> Non
 def test_ten_thousand_identities_that_fit_are_all_remembered(character: str) -> None:
     """Names have the largest length, and characters of the most bytes."""
     published = {
-        f"{n:05d}" + character * 995: ledger.Entry(*[layout.OFFSET_MAX] * 3)
+        f"{n:05d}" + character * 995: ledger.LedgerEntry(*[layout.OFFSET_MAX] * 3)
         for n in range(ledger.IDENTITIES_MAX)
     }
     all_of_them = ledger.Ledger(published)

@@ -22,7 +22,7 @@ from logstore.io.checkpoint import ledger
 from logstore.io.stamps import Look
 from logstore.log.follow.followed import FollowedLog
 from logstore.log.write.staged_files import Staged
-from logstore.store.inside import publication_key
+from logstore.store.package_access import publication_key
 from logstore.store.publication.group_commit import GroupCommit
 from support import staging
 from support.staging import WAY, stage, staged_files

@@ -24,7 +24,7 @@ from logstore.io.checkpoint import durable_page
 from logstore.io.checkpoint.durable_page import PageKey, pack_page, unpack_page
 from logstore.io.directory import Directory
 from logstore.io.files import Files
-from logstore.log.follow.durable_news import DurableNews
+from logstore.log.follow.durable_updates import DurableUpdates
 from logstore.log.write.durable_page import DurablePage
 from support.damage import append_garbage, cut, flip_bit, zero
 
@@ -460,12 +460,12 @@ def test_what_is_known_of_one_log_says_nothing_of_the_next(
         pytest.skip("this machine does not tell when it was started")
     ids = {"cut": ("0a" * 16, 2), "another log": ("0b" * 16, 1)}
     ownership = SimpleNamespace(writer=lambda: owner)
-    news = DurableNews(directory, cast(Any, ownership))
+    news = DurableUpdates(directory, cast(Any, ownership))
 
     def hear(log_id: str, cuts: int, durable: int, end: int = 100) -> int:
         serial = SimpleNamespace(serial=cuts)
         loaded = SimpleNamespace(log_id=log_id, cuts=serial, durable_offset=durable)
-        news.hear(cast(Any, loaded), end)
+        news.update(cast(Any, loaded), end)
         return news.offset
 
     def tell(log_id: str, cuts: int, durable: int) -> None:

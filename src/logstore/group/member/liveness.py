@@ -11,7 +11,7 @@ from logstore.group.file.slots import Slots, clock_ms
 from logstore.group.file.state import GroupState, Member
 from logstore.io.layout import TopicPartition
 
-__all__ = ["Others"]
+__all__ = ["Liveness"]
 
 # A partition that its member leaves free for so long goes to another one.
 _IDLE_S: Final = 1.0
@@ -19,7 +19,7 @@ _IDLE_S: Final = 1.0
 _STUCK_CHECK_S: Final = 0.25
 
 
-class Others:
+class Liveness:
     """The other members; for one thread at a time.
 
     Args:

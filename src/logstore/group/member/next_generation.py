@@ -11,7 +11,7 @@ from typing import NamedTuple
 from logstore._native.locks import logger
 from logstore.errors import GroupError
 from logstore.group.file.slots import ROWS_MAX, LockFile, Slots
-from logstore.group.file.state import GroupState, Member, Row
+from logstore.group.file.state import AssignmentRow, GroupState, Member
 from logstore.group.member.assignors import (
     Assignor,
     GroupSubscription,
@@ -20,8 +20,8 @@ from logstore.group.member.assignors import (
 from logstore.io.layout import TopicPartition
 
 __all__ = [
-    "Generations",
-    "Subscription",
+    "GenerationPlanner",
+    "MemberSubscription",
     "Topics",
     "alone_rows",
     "next_rows",
@@ -32,7 +32,7 @@ __all__ = [
 Topics = Mapping[str, tuple[str, tuple[int, ...]]]
 
 
-class Subscription(NamedTuple):
+class MemberSubscription(NamedTuple):
     """The topics that a member asks for.
 
     Attributes:
@@ -69,7 +69,7 @@ def universe(group: str, now: Topics, members: Iterable[Member]) -> Topics:
     asked = {(one.topics, one.pattern): one.id for one in members}
     for (topics, pattern), member in asked.items():
         try:
-            wanted |= Subscription(topics, pattern).of(now)
+            wanted |= MemberSubscription(topics, pattern).of(now)
         except (re.error, OverflowError, RecursionError) as error:
             raise GroupError(
                 f"member {member!r:.200} of group {group!r:.100} asks for topics by "
@@ -106,7 +106,7 @@ def alone_rows(
     wanted: Mapping[TopicPartition, str],
     locks: LockFile,
     mine: Collection[int],
-) -> Mapping[TopicPartition, Row]:
+) -> Mapping[TopicPartition, AssignmentRow]:
     """The table with rows for partitions that no member was assigned, as far as there
     are any; the table of `state` itself if it has them.
 
@@ -118,7 +118,7 @@ def alone_rows(
         mine: rows that this member holds.
     """
 
-    def missing(rows: Mapping[TopicPartition, Row]) -> list[TopicPartition]:
+    def missing(rows: Mapping[TopicPartition, AssignmentRow]) -> list[TopicPartition]:
         return [
             one
             for one, topic_id in wanted.items()
@@ -138,10 +138,10 @@ def alone_rows(
     }
     free = _free_rows({row.number for row in rows.values()} | held)
     new = zip(missing(rows), free, strict=False)
-    return {**rows, **{one: Row(number, wanted[one]) for one, number in new}}
+    return {**rows, **{one: AssignmentRow(number, wanted[one]) for one, number in new}}
 
 
-def _with_rows(topics: Topics, rows: Mapping[TopicPartition, Row]) -> Topics:
+def _with_rows(topics: Topics, rows: Mapping[TopicPartition, AssignmentRow]) -> Topics:
     """The topics with the partitions that have a row, and no others."""
     found = {
         name: (topic_id, tuple(n for n in numbers if TopicPartition(name, n) in rows))
@@ -156,7 +156,7 @@ def next_rows(
     locks: LockFile,
     mine: Collection[int],
     fenced: Collection[int],
-) -> dict[TopicPartition, Row]:
+) -> dict[TopicPartition, AssignmentRow]:
     """The table of the next generation. If there are more partitions than rows, those
     without one are left out, until rows are free.
 
@@ -169,7 +169,7 @@ def next_rows(
         fenced: slots of members that are thrown out.
     """
     locked = set(locks.held_rows())
-    rows: dict[TopicPartition, Row] = {}
+    rows: dict[TopicPartition, AssignmentRow] = {}
     missing = []
     for one in _partitions_of(topics):
         row = state.rows.get(one)
@@ -190,14 +190,14 @@ def next_rows(
             rows[one] = row
     free = iter(_free_rows({row.number for row in rows.values()} | locked | {*mine}))
     for (one, topic_id), number in zip(missing, free, strict=False):
-        rows[one] = Row(number, topic_id)
+        rows[one] = AssignmentRow(number, topic_id)
     return rows
 
 
 def _assigned(
     members: Sequence[Member],
     topics: Topics,
-    rows: Mapping[TopicPartition, Row],
+    rows: Mapping[TopicPartition, AssignmentRow],
     locks: LockFile,
     assignor: Assignor,
 ) -> tuple[Member, ...]:
@@ -227,7 +227,7 @@ def _assigned(
     subscriptions = [
         GroupSubscription(
             one.id,
-            Subscription(one.topics, one.pattern).of(topics),
+            MemberSubscription(one.topics, one.pattern).of(topics),
             one.partitions,
             one.instance,
         )
@@ -238,7 +238,7 @@ def _assigned(
     return tuple(dataclasses.replace(one, partitions=found[one.id]) for one in members)
 
 
-class Generations:
+class GenerationPlanner:
     """Begins the generations of one group, for one member.
 
     A generation is right for its members as long as the topics that they ask for are as

@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 
 from logstore.group.file.slots import SlotInfo
-from logstore.group.file.state import GroupState, Member, Row
-from logstore.group.member.others import Others
+from logstore.group.file.state import AssignmentRow, GroupState, Member
+from logstore.group.member.liveness import Liveness
 from logstore.io.byte_locks import ProcessId
 from logstore.io.layout import TopicPartition
 
@@ -21,7 +21,7 @@ STATE = GroupState(
         Member("one", 1, partitions=(B,)),
         Member("two", 2, partitions=(C,)),
     ),
-    rows={A: Row(0, ""), B: Row(1, ""), C: Row(2, "")},
+    rows={A: AssignmentRow(0, ""), B: AssignmentRow(1, ""), C: AssignmentRow(2, "")},
 )
 INTERVAL_MS = 1000
 
@@ -54,9 +54,9 @@ class Slots:
         return SlotInfo(slot, ProcessId(7, 1, b""), 0, 0, at_ms, INTERVAL_MS)
 
 
-def made(*, evicts: bool = False) -> tuple[Others, Slots]:
+def made(*, evicts: bool = False) -> tuple[Liveness, Slots]:
     slots = Slots()
-    return Others(cast(Any, slots), "g", evicts=evicts), slots
+    return Liveness(cast(Any, slots), "g", evicts=evicts), slots
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> int:

@@ -9,10 +9,10 @@ from logstore.io.checkpoint.ownership import Ownership
 from logstore.io.directory import Directory
 from logstore.log.recover import RecoveredLog
 
-__all__ = ["DurableNews"]
+__all__ = ["DurableUpdates"]
 
 
-class DurableNews:
+class DurableUpdates:
     """The durable offset that the writer of one log publishes after its syncs. The
     caller's lock guards it.
 
@@ -28,7 +28,7 @@ class DurableNews:
         # The log to which `offset` belongs.
         self._log: tuple[str, int] | None = None
 
-    def hear(self, loaded: RecoveredLog, end: int) -> None:
+    def update(self, loaded: RecoveredLog, end: int) -> None:
         """Read the published offset, if it may be higher than the known one.
 
         Args:

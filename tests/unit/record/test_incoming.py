@@ -14,7 +14,7 @@ import pytest
 
 import logstore
 from logstore import _native as native
-from logstore.record import producer_batches
+from logstore.record import incoming
 from support.damage import fixed_crc, frames_in, logs_in
 from support.values import (
     CODECS,
@@ -507,8 +507,8 @@ def test_what_is_larger_than_a_window_is_taken_in_pieces(
         data += batches_of(tmp_path / f"from{i}", magic, codec, 7, call=1)
         want += [r[1:] for r in expected(magic, 0, 7)]
     largest = max(frame.size for frame in frames_in(data))
-    monkeypatch.setattr(producer_batches, "_WINDOW_BYTES", window)
-    monkeypatch.setattr(producer_batches, "_RUN_BYTES", window // 2)
+    monkeypatch.setattr(incoming, "_WINDOW_BYTES", window)
+    monkeypatch.setattr(incoming, "_RUN_BYTES", window // 2)
     with logstore.open(tmp_path / "to") as store:
         partition = new_partition(store)
         if largest > window:
@@ -531,7 +531,7 @@ def test_checking_and_decompressing_keep_nobody_waiting(
     data = batches_of(tmp_path / "from", 2, "gzip", 10)
     with logstore.open(tmp_path / "to") as store:
         partition = new_partition(store, 2)
-        opened = producer_batches.open_payload
+        opened = incoming.open_payload
         waiting = []
 
         def opening(*args: Any) -> Any:
@@ -542,7 +542,7 @@ def test_checking_and_decompressing_keep_nobody_waiting(
                 assert not waiting[0].is_alive()
             return opened(*args)
 
-        monkeypatch.setattr(producer_batches, "open_payload", opening)
+        monkeypatch.setattr(incoming, "open_payload", opening)
         assert partition.append_batches(data) == range(1, 11)
         assert [r.offset for r in partition.read()] == list(range(11))
 
@@ -553,7 +553,7 @@ def test_prepared_batches_are_the_callers_no_more(
 ) -> None:
     """Changes of the buffer between the two steps have no effect."""
     data = bytearray(batches_of(tmp_path / "from", magic, codec, 10))
-    prepared = producer_batches.prepare(
+    prepared = incoming.prepare(
         data,
         max_bytes=1 << 20,
         decompressed_max=1 << 20,
@@ -616,7 +616,7 @@ def test_plain_batches_are_placed_as_those_looked_at_one_by_one(
     whole = b"".join(pieces)
 
     def placed() -> tuple[bytes, int]:
-        prepared = producer_batches.prepare(
+        prepared = incoming.prepare(
             whole,
             max_bytes=1 << 20,
             decompressed_max=1 << 20,
@@ -628,5 +628,5 @@ def test_plain_batches_are_placed_as_those_looked_at_one_by_one(
 
     found = placed()
     assert found[1] == 120
-    monkeypatch.setattr(producer_batches._Check, "take_plain", lambda *_: 0)
+    monkeypatch.setattr(incoming._Check, "take_plain", lambda *_: 0)
     assert placed() == found

@@ -36,9 +36,9 @@ __all__ = [
     "BrokerStart",
     "Guards",
     "PartitionStamp",
-    "WriterSigns",
+    "WriterStamps",
     "publication_key",
-    "writer_signs",
+    "writer_stamps",
 ]
 
 # In the root of the store: the mark of its writer, the files that show that a broker
@@ -58,8 +58,8 @@ _PARTITION: Final = LookNames(
     ".", PARTITION_STATE, *(f"../{name}" for name in OWNERSHIP_FILES)
 )
 
-# See `PartitionStamp.writer_signs`.
-WriterSigns: TypeAlias = tuple[FileStamp | None, ...]
+# See `PartitionStamp.writer_stamps`.
+WriterStamps: TypeAlias = tuple[FileStamp | None, ...]
 
 
 class Guards(NamedTuple):
@@ -97,8 +97,8 @@ def publication_key(stamps: Mapping[str, FileStamp | None]) -> PublicationKey:
     return stamps[publication], stamps[published]
 
 
-def writer_signs(stamps: Mapping[str, FileStamp | None]) -> WriterSigns:
-    """`PartitionStamp.writer_signs` from the stamps of a look at the same log."""
+def writer_stamps(stamps: Mapping[str, FileStamp | None]) -> WriterStamps:
+    """`PartitionStamp.writer_stamps` from the stamps of a look at the same log."""
     return tuple(stamps[name] for name in (WRITER, *_BROKER) if name in stamps)
 
 
@@ -117,7 +117,7 @@ class PartitionStamp(NamedTuple):
     state: FileStamp | None
     ownership: OwnershipKey
 
-    def writer_signs(self, *, is_foreign: bool) -> WriterSigns:
+    def writer_stamps(self, *, is_foreign: bool) -> WriterStamps:
         """The stamps of the files in the root of which one changes before another
         program writes to a log, or another writer of logstore does."""
         owner, clean_shutdown, points, _ = self.ownership

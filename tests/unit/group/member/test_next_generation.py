@@ -9,11 +9,11 @@ from typing import Any, cast
 import pytest
 
 import logstore
-from logstore.group.file.state import GroupState, Member, Row
+from logstore.group.file.state import AssignmentRow, GroupState, Member
 from logstore.group.member.assignors import assignor_of
-from logstore.group.member.generations import (
-    Generations,
-    Subscription,
+from logstore.group.member.next_generation import (
+    GenerationPlanner,
+    MemberSubscription,
     alone_rows,
     next_rows,
     universe,
@@ -28,7 +28,7 @@ def test_topics_are_those_that_some_member_asks_for() -> None:
     """By name or by pattern, as far as they exist."""
     members = [Member("m", 0, topics=("a", "x")), Member("n", 1, pattern="[cd]")]
     assert list(universe("g", TOPICS, members)) == ["a", "c"]
-    assert Subscription(("a",), "b").of(TOPICS) == {"a", "b"}
+    assert MemberSubscription(("a",), "b").of(TOPICS) == {"a", "b"}
 
 
 @pytest.mark.parametrize("pattern", ["(", "a{2,1}", "a{99999999999}", "(" * 50_000])
@@ -101,9 +101,9 @@ def rows_of(
     locks: Locks,
     mine: tuple[int, ...] = (),
     fenced: tuple[int, ...] = (),
-) -> dict[tuple[str, int], Row]:
+) -> dict[tuple[str, int], AssignmentRow]:
     """The next table of a topic with two partitions, which had the rows 0 and 1."""
-    rows = {TopicPartition("t", n): Row(n, "id") for n in range(2)}
+    rows = {TopicPartition("t", n): AssignmentRow(n, "id") for n in range(2)}
     state = GroupState(1, rows=rows)
     topics = {"t": (topic_id, (0, 1))}
     return dict(next_rows(state, topics, cast(Any, locks), mine, fenced))
@@ -112,38 +112,46 @@ def rows_of(
 def test_partition_of_a_topic_that_was_made_again_gets_another_row() -> None:
     """Its holder has the partition of the former topic: it must find out."""
     assert rows_of("id", Locks(r0=5)) == {
-        ("t", 0): Row(0, "id"),
-        ("t", 1): Row(1, "id"),
+        ("t", 0): AssignmentRow(0, "id"),
+        ("t", 1): AssignmentRow(1, "id"),
     }
     other = rows_of("new", Locks(r0=5))
-    assert other == {("t", 0): Row(1, "new"), ("t", 1): Row(2, "new")}
+    assert other == {
+        ("t", 0): AssignmentRow(1, "new"),
+        ("t", 1): AssignmentRow(2, "new"),
+    }
     assert rows_of("new", Locks(), mine=(1,)) == {
-        ("t", 0): Row(0, "new"),
-        ("t", 1): Row(2, "new"),
+        ("t", 0): AssignmentRow(0, "new"),
+        ("t", 1): AssignmentRow(2, "new"),
     }
 
 
 def test_partition_whose_holder_is_thrown_out_gets_another_row() -> None:
     locks = Locks(r0=5, r1=6)
     found = rows_of("id", locks, fenced=(5,))
-    assert found == {("t", 0): Row(2, "id"), ("t", 1): Row(1, "id")}
+    assert found == {("t", 0): AssignmentRow(2, "id"), ("t", 1): AssignmentRow(1, "id")}
 
 
 def test_row_that_is_held_stays_until_its_topic_is_given_up() -> None:
     rows = {
-        TopicPartition("gone", 0): Row(0, "a"),
-        TopicPartition("gone", 1): Row(1, ""),
+        TopicPartition("gone", 0): AssignmentRow(0, "a"),
+        TopicPartition("gone", 1): AssignmentRow(1, ""),
     }
     state = GroupState(1, rows=rows)
     found = next_rows(state, {"t": ("id", (0,))}, cast(Any, Locks(r1=7)), (), ())
-    assert found == {("gone", 1): Row(1, ""), ("t", 0): Row(0, "id")}
+    assert found == {
+        ("gone", 1): AssignmentRow(1, ""),
+        ("t", 0): AssignmentRow(0, "id"),
+    }
 
 
 def test_generation_begins_if_members_or_topics_differ() -> None:
     """The same members with the same topics are no new generation; without members no
     assignor is asked, and none is named."""
     topics = {"a": ("id-a", (0,))}
-    made = Generations("g", cast(Any, Locks()), lambda: topics, assignor_of("range"))
+    made = GenerationPlanner(
+        "g", cast(Any, Locks()), lambda: topics, assignor_of("range")
+    )
     me = Member("m", 0, topics=("a",))
     first = made.next(GroupState(), [me])
     assert first is not None
@@ -155,7 +163,7 @@ def test_generation_begins_if_members_or_topics_differ() -> None:
     assert made.has_changed(first)
     second = made.next(first, first.members)
     assert second is not None
-    assert second.rows == {("a", 0): Row(0, "another")}
+    assert second.rows == {("a", 0): AssignmentRow(0, "another")}
     end = made.next(second, ())
     assert end is not None
     assert (end.generation, end.assignor, end.members) == (3, "", ())
@@ -164,21 +172,21 @@ def test_generation_begins_if_members_or_topics_differ() -> None:
 
 def test_partitions_that_nobody_was_assigned_get_rows_that_are_free() -> None:
     """Rows that are held, or that members are to take, stay; others are forgotten."""
-    old = {TopicPartition("old", n): Row(n, "x") for n in range(3)}
+    old = {TopicPartition("old", n): AssignmentRow(n, "x") for n in range(3)}
     state = GroupState(1, rows=old, topics={"old": (1,)}, members=(Member("m", 5),))
     one, two = TopicPartition("t", 0), TopicPartition("t", 1)
     locks = cast(Any, Locks(r2=5))
     found = alone_rows(state, {one: "id", two: "id"}, locks, mine=(3,))
     old_1, old_2 = TopicPartition("old", 1), TopicPartition("old", 2)
     assert found == {
-        old_1: Row(1, "x"),
-        old_2: Row(2, "x"),
-        one: Row(0, "id"),
-        two: Row(4, "id"),
+        old_1: AssignmentRow(1, "x"),
+        old_2: AssignmentRow(2, "x"),
+        one: AssignmentRow(0, "id"),
+        two: AssignmentRow(4, "id"),
     }
     state = dataclasses.replace(state, rows=found)
     assert alone_rows(state, {one: "id"}, locks, mine=()) is found
     # Nobody who was assigned any lives.
     state = dataclasses.replace(state, members=())
     found = alone_rows(state, {one: "new"}, locks, mine=())
-    assert found == {old_2: Row(2, "x"), one: Row(0, "new")}
+    assert found == {old_2: AssignmentRow(2, "x"), one: AssignmentRow(0, "new")}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from logstore.broker.progress import GroupPartition, GroupRows
+from logstore.broker.lag import GroupPartition, GroupRows
 from logstore.io.layout import TopicPartition
 
 

@@ -1,4 +1,4 @@
-"""The extent of a log, as one value, and the barrier that hides a publication."""
+"""The bounds of a log, as one value, and the barrier that hides a publication."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from logstore import _native as native
 from logstore.io.checkpoint.cuts import Cuts
 from logstore.log.read.view import Segments
 
-__all__ = ["Visibility", "Extent", "VisibilityBarrier"]
+__all__ = ["Visibility", "LogBounds", "VisibilityBarrier"]
 
 
-class Extent(NamedTuple):
-    """A log at one time. A writer replaces its extent in one assignment, under the lock
+class LogBounds(NamedTuple):
+    """A log at one time. A writer replaces its bounds in one assignment, under the lock
     of its appends; a reader takes one reference, and needs no lock.
 
     Attributes:

@@ -20,7 +20,7 @@ import logstore
 import logstore.io.files
 from logstore import OffsetOutOfRangeError, _native
 from logstore.errors import PartitionNotFoundError
-from logstore.log.follow import quick_look
+from logstore.log.follow import follow_appends
 from logstore.log.follow.read_only_log import ReadOnlyLog
 from logstore.store.opening import open_store
 from support.damage import FaultyFiles, Unsynced, append_garbage, crash, logs_in
@@ -59,7 +59,7 @@ class Watched:
 
     @property
     def quick(self) -> Any:
-        return self.partition._log._quick
+        return self.partition._log._appends
 
     def settle(self) -> None:
         """Look at everything, after some time in which nothing has changed."""
@@ -532,7 +532,7 @@ def test_batch_that_no_segment_can_have_is_left_to_a_whole_look(
         raise _native.NativeError(_native.E_OFFSET)
 
     with monkeypatch.context() as patch:
-        patch.setattr(quick_look, "take_batches", refused)
+        patch.setattr(follow_appends, "take_batches", refused)
         assert not log._look_quickly()
     assert before == (log.loaded.active_state.last_offset, log.loaded.index.count)
     assert reader.partition.end_offset == 8

@@ -8,7 +8,7 @@ import pytest
 
 import logstore
 from logstore.log.read.options import ReadOptions
-from logstore.store.inside import files_directory, topics_now, views_of
+from logstore.store.package_access import files_directory, topics_now, views_of
 from logstore.store.partition.partition_views import Latest, Turn
 
 

@@ -30,21 +30,21 @@ from logstore.io.layout import (
     PARTITION_STATE,
 )
 from logstore.io.stamps import NO_FILE, Look
+from logstore.log.follow.change_stamps import WRITER
 from logstore.log.follow.file_identity import LogEnd, LogFiles
 from logstore.log.follow.followed import FollowedLog
-from logstore.log.follow.signs import WRITER
-from logstore.log.read.tail import Tail
+from logstore.log.read.tail import VerifiedTail
 from logstore.log.recover import RecoveredLog
 from logstore.log.scan import take_batches
 from logstore.segment import READ_BYTES, Segment
 
-__all__ = ["QuickLook"]
+__all__ = ["AppendFollower"]
 
 # A larger tail is kept only until the next look: there may be many partitions.
 _KEPT_BYTES: Final = 16 * 1024
 
 
-class QuickLook:
+class AppendFollower:
     """The quick looks at one log. The caller's lock guards it.
 
     Attributes:
@@ -55,7 +55,7 @@ class QuickLook:
 
     def __init__(self, directory: Directory, index_interval_bytes: int) -> None:
         self.guards: Look | None = None
-        self.tail: Tail | None = None
+        self.tail: VerifiedTail | None = None
         self._directory = directory
         self._interval = index_interval_bytes
         self._planner: native.Planner | None = None
@@ -127,7 +127,7 @@ class QuickLook:
 
     def _read(
         self, loaded: RecoveredLog, last: Segment, files: LogFiles, size: int
-    ) -> Tail | None:
+    ) -> VerifiedTail | None:
         """The batches from the end of the last segment up to `size` bytes, if there are
         only whole ones, and the bytes before them are the same as when they were
         read."""
@@ -154,10 +154,12 @@ class QuickLook:
         # No checksum covers the offset of a wrapper: only a reader can check it.
         if error is not None or stop != length or has_wrappers:
             return None
-        return Tail(before + 1, last_offset + 1, buffer, pos, length, last.checks)
+        return VerifiedTail(
+            before + 1, last_offset + 1, buffer, pos, length, last.checks
+        )
 
     def _take(
-        self, tail: Tail, loaded: RecoveredLog, last: Segment, files: LogFiles
+        self, tail: VerifiedTail, loaded: RecoveredLog, last: Segment, files: LogFiles
     ) -> bool:
         """Add these batches to the known log. False if that is not possible: nothing
         was changed."""
