@@ -49,7 +49,7 @@ class Log:
 
 
 def test_sequences_of_one_producer_as_kafka_takes_them() -> None:
-    """The calls and results of a broker, as they were recorded."""
+    """Recorded calls and results of a broker."""
     log = Log()
     log.append((0, 50, 2), producer=2)
     assert log.append((0, 0, 2)) == range(2, 4)
@@ -225,7 +225,8 @@ def test_producer_that_begins_again_has_no_batches_of_before() -> None:
 
 
 def test_sequences_of_a_named_producer_go_on_over_its_epochs() -> None:
-    """Where those of another one begin at 0 again. It never expires."""
+    """Sequences of another producer begin at 0 again there. A named producer never
+    expires."""
     log, named = Log(), NAMED_ID_MIN
     log.append((0, 40, 2), producer=named)
     assert log.append((1, 42, 1), producer=named) == range(2, 3)
@@ -266,8 +267,8 @@ def test_earlier_ids_of_a_named_producer_count_until_the_new_one_appends() -> No
 def test_named_producers_before_a_cut_know_what_is_left_of_them(
     offset: int, known: list[int]
 ) -> None:
-    """A batch that ends at the cut is not: its last record is cut off. `known`: behind
-    which offsets a batch ends that is known."""
+    """A batch with its last record at the cut is unknown, since that record is cut off.
+    `known`: end offsets of the known batches."""
     log = Log()
     log.append((0, 0, 4), producer=NAMED_ID_MIN)
     log.append((0, 4, 4), producer=NAMED_ID_MIN)

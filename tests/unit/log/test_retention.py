@@ -55,7 +55,7 @@ def segmented(
 def test_retention_by_bytes_never_goes_below_the_limit(
     tmp_path: Path, retention_bytes: int, left: int
 ) -> None:
-    """The oldest segment goes while the rest has at least so many bytes."""
+    """The oldest segment goes while the rest has at least `retention_bytes`."""
     with logstore.open(tmp_path) as store:
         partition = segmented(store, [1] * 5, retention_bytes=retention_bytes)
         deletions = store.topic("orders").apply_retention()
@@ -189,7 +189,7 @@ class Every(logstore.RetentionPolicy):
 def test_custom_policy_deletes_the_leading_run_of_what_it_selects(
     tmp_path: Path, bases: tuple[int, ...], gone: int
 ) -> None:
-    """A policy is any subclass; never is a segment deleted behind one that stays."""
+    """A policy is any subclass; a segment after one that stays is never deleted."""
     policy = Every(*bases)
     with logstore.open(tmp_path) as store:
         partition = segmented(store, [1, 2, 3, 4])
@@ -229,7 +229,7 @@ class SmallDisk(FaultyFiles):
 def test_retention_by_free_space_deletes_what_is_missing(
     tmp_path: Path, wanted: int, gone: int
 ) -> None:
-    """Sealed segments go until so many bytes are free; the active one never."""
+    """Sealed segments go until `wanted` bytes are free; the active one never."""
     with open_store(tmp_path, _files=SmallDisk()) as store:
         partition = segmented(store, [1] * 5)
         store.topic("orders").apply_retention(policies=[RetainFreeSpace(wanted)])
@@ -469,8 +469,8 @@ def test_log_that_was_cut_in_a_gap_goes_on_where_it_was_cut(
 def test_cut_in_a_gap_that_is_cut_short_leaves_a_log_that_can_be_read(
     tmp_path: Path, layout: str
 ) -> None:
-    """Killed before any of its calls that change something: the old log, or what is
-    left of it, and none that ends in what looks like damage."""
+    """Killed before any of its calls that change something: the old log, or the rest of
+    it, and never one that ends in apparent damage."""
     path = tmp_path / "store"
     old = compacted(path, 1, "none", layout)
     new = [offset for offset in old if offset < 6]
@@ -504,8 +504,8 @@ def test_cut_in_a_gap_that_is_cut_short_leaves_a_log_that_can_be_read(
 def test_cut_in_a_gap_ends_before_it_where_no_segment_can_begin(
     tmp_path: Path, magic: int
 ) -> None:
-    """The disk has no room for the file: the log is cut all the same, and the call
-    tells where it ends."""
+    """The disk has no room for the file: the log is cut nevertheless, and the call
+    returns its end."""
     compacted(tmp_path, magic, "none", "one segment")
     files = FaultyFiles()
     with open_store(tmp_path, _files=files) as store:
@@ -573,7 +573,7 @@ def test_truncate_survives_a_crash(tmp_path: Path, magic: int) -> None:
 
 
 def test_truncate_corrects_time_lookups(tmp_path: Path) -> None:
-    """Neither the index nor the largest timestamp speak of what is gone."""
+    """Neither the index nor the largest timestamp covers removed records."""
     with logstore.open(tmp_path) as store:
         partition = new_partition(store, index_interval_bytes=0)
         for stamp in (100, 200, 900, 300):

@@ -72,7 +72,7 @@ def checkpoint(store: Path) -> str:
 
 
 def test_report_says_what_was_done(tmp_path: Path) -> None:
-    """And the checkpoint for brokers where it ended."""
+    """Kafka's cleaner checkpoint gets the end offset of the compaction."""
     with logstore.open(tmp_path) as store:
         partition = topic(store)
         wanted = write(partition)
@@ -151,8 +151,8 @@ def test_many_keys_take_several_passes(tmp_path: Path) -> None:
 def test_report_has_the_memory_of_large_batches(
     tmp_path: Path, compression: str, value: bytes, times: int
 ) -> None:
-    """It is taken beside `max_memory`: the batch, and of a compressed one a copy and
-    what is in it. A buffer of which little is used does not count."""
+    """The report adds to `max_memory` the batch, and for a compressed batch a copy and
+    its decompressed records. Unused parts of a buffer do not count."""
     with logstore.open(tmp_path) as store:
         partition = topic(
             store,
@@ -265,7 +265,7 @@ def test_old_tombstones_go_by_the_times_of_the_files(tmp_path: Path) -> None:
 
 
 def test_open_transaction_ends_the_compaction_before_it(tmp_path: Path) -> None:
-    """Its segment, and all after it, stay as they are."""
+    """The transaction's segment, and all segments after it, stay unchanged."""
 
     def put(base: int, *batches: Any) -> None:
         path = tmp_path / "t-0" / f"{base:020d}.log"
@@ -440,7 +440,7 @@ def test_full_disk_is_reported_before_anything_is_written(tmp_path: Path) -> Non
 
 
 def test_damaged_batch_ends_the_compaction(tmp_path: Path) -> None:
-    """The log stays as it is."""
+    """The log stays unchanged."""
     with logstore.open(tmp_path) as store:
         partition = topic(store)
         write(partition)
@@ -529,7 +529,7 @@ def test_damaged_partition_keeps_compaction_from_no_other(tmp_path: Path) -> Non
         firsts = [tmp_path / f"{name}-0" / damaged.name for name in ("b", "c")]
         assert _are_small_in_time(firsts)
         for _ in range(100):
-            time.sleep(0.01)  # the rounds go on
+            time.sleep(0.01)  # the rounds continue
         with pytest.raises(logstore.CorruptRecordError) as caught:
             store.topics()
         assert str(caught.value).count("in the background") == 1

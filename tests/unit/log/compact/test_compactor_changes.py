@@ -129,7 +129,7 @@ def changed_while_counted(
 
 
 def test_dry_run_of_a_log_that_another_process_cuts_looks_again(tmp_path: Path) -> None:
-    """Batches of other sizes lie where the old ones were: they are no damage."""
+    """Batches of other sizes have replaced the old ones: this is no damage."""
 
     def change(store: Store) -> None:
         partition = store.topic("t")[0]
@@ -210,10 +210,10 @@ def test_transaction_that_arrives_between_two_passes_is_seen(
 def test_marker_behind_the_extent_does_not_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: int, is_cut: bool
 ) -> None:
-    """The transaction ends when the compaction has just seen the extent of the log, or
-    when it has asked for the last stable offset (with `is_cut`: it was cut, and begun
-    anew, between the two). It is not taken for a committed one: the record before it
-    stays, and the next compaction decides."""
+    """The transaction ends after the compaction has seen the extent of the log, or
+    (with `is_cut`: the log was cut and written again in between) after it has asked for
+    the last stable offset. It does not count as committed: the record before it stays,
+    and the next compaction decides."""
     begin = Replacement.begin
     with logstore.open(tmp_path) as store:
         partition = topic(store)
@@ -491,8 +491,8 @@ def test_time_outside_of_64_bits_is_refused(tmp_path: Path, now_ms: int) -> None
 def test_interrupt_of_a_compaction_leaves_none_under_way(
     tmp_path: Path, dry_run: bool
 ) -> None:
-    """Wherever it comes: the next one begins, and does not wait for it. If the log has
-    ended, it says so."""
+    """At any call: the next compaction begins without a wait for the interrupted one.
+    If the log has ended, it raises an error."""
     place, has_raised = 1, True
     while has_raised:
         with open_store(tmp_path, _files=Unsynced()) as store:

@@ -1,5 +1,5 @@
-"""A compaction of a log with offsets that cannot be right: no checksum covers those of
-a batch, and in the new segment nobody could tell any more."""
+"""Compaction of a log with impossible offsets: no checksum covers the offsets of a
+batch, and a new segment would hide the damage."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_offsets_that_reach_into_the_next_segment_are_refused(
 def test_marker_that_lies_behind_its_segment_is_refused(
     tmp_path: Path, kind: int
 ) -> None:
-    """Whether its transaction is open, nobody knows then."""
+    """It would be unknown whether the marker's transaction is open."""
     begun = batch2(items(0, 5), producer=(10, 0, 0), attributes=0x10)
     segments = {0: [begun, marker(10, 10, 0, kind)], 20: [batch2(items(20, 5))]}
     check_is_refused(tmp_path, {**segments, 40: ACTIVE}, 0, 1 << 33)
@@ -197,7 +197,7 @@ def test_unknown_magic_is_unsupported_for_a_survey(tmp_path: Path) -> None:
 
 
 def test_damaged_wrapper_is_named_by_its_first_offset(tmp_path: Path) -> None:
-    """Its header does not tell it: it follows the batch before."""
+    """Its header does not contain that offset: it follows from the batch before."""
     first, second = (messages(items(base, 10), 1, "gzip")[0].data for base in (0, 10))
     bad = second[:-6] + bytes([second[-6] ^ 0xFF]) + second[-5:]
     folder = written(tmp_path, {0: [], 40: ACTIVE})

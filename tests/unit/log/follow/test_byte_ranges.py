@@ -88,7 +88,7 @@ def test_guards_change_with_a_cut_and_not_with_an_append(
 def test_stamp_that_is_too_young_never_holds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next change might leave it as it is."""
+    """The next change might leave the stamp unchanged."""
     monkeypatch.setattr("logstore.io.stamps._TICK_MS", 1 << 40)
     with logstore.open(tmp_path) as store:
         fill(store.create_topic("orders")[0], 20)

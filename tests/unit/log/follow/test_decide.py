@@ -36,12 +36,12 @@ NONE_STAND = Bytes(frozenset())
 
 
 def first_stand(count: int) -> Bytes:
-    """The bytes before so many of the former ends are what they were."""
+    """The bytes before the first `count` former ends are unchanged."""
     return Bytes(frozenset(ENDS[:count]))
 
 
 def files(*changed: SegmentFile, drop: tuple[int, ...] = ()) -> tuple[SegmentFile, ...]:
-    """The files as they were, but for these, and without those of these offsets."""
+    """The former files, with `changed` in place, and without offsets in `drop`."""
     by_base = {file.base: file for file in FILES}
     by_base.update({file.base: file for file in changed})
     return tuple(by_base[base] for base in sorted(by_base) if base not in drop)
@@ -591,7 +591,7 @@ ROWS = {
     "owner-takes-back-and-cuts-above-the-end-that-was-seen": Row(
         KNOWN, GROWN_BACK | {"is_foreign": False, "cuts": TAKEN_BACK.after(28)}
     ),
-    # Which knew neither of the start nor of what is durable.
+    # The broker knew neither the start nor the durable offset.
     "broker-had-it-between": Row(OWN._replace(start=12), GROWN_BACK | {"durable": 0}),
     "broker-had-it-between-and-has-cut": Row(
         OWN, GROWN_BACK | {"bytes": first_stand(2)}, 23, (20,), "other-bytes"
@@ -610,7 +610,7 @@ ROWS = {
 
 @pytest.mark.parametrize("name", ROWS)
 def test_change_between_two_looks_is_that_of_the_table(name: str) -> None:
-    """Each case on its own, and those that come together."""
+    """Each case alone, and cases that occur together."""
     row = ROWS[name]
     change = decide(row.before, row.before._replace(**{"bytes": ALL_STAND} | row.now))
     assert change.log is row.log

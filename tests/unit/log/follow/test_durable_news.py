@@ -29,7 +29,8 @@ from logstore.log.write.durable_page import DurablePage
 from support.damage import append_garbage, cut, flip_bit, zero
 
 NEVER = 1 << 60
-# The state file is written at rolls and at the close: nothing else tells.
+# The state file is written only at rolls and at the close, so in between only the file
+# of durable offsets reports them.
 CONFIG = StoreConfig(flush_checkpoint_ms=NEVER)
 TOPIC = TopicConfig(flush_ms=NEVER, flush_messages=NEVER, file_delete_delay_ms=0)
 
@@ -368,7 +369,7 @@ def test_longer_file_counts_by_its_first_bytes(
 
 
 def test_page_without_what_it_needs_is_none() -> None:
-    """Where the system has no boot id, or the log no id."""
+    """The system has no boot id, or the log no id."""
     key = PageKey(b"b" * 16, (1, 2, 3, 4), "ab" * 16, 7)
     assert unpack_page(pack_page(key.head(), 9), key.head()) == 9
     for bad in (
@@ -429,8 +430,7 @@ def test_failing_call_fails_no_sync(
 
 
 def test_files_of_many_partitions_stay_within_the_limit(path: Path) -> None:
-    """Files of durable offsets count like those of segments, and are closed with
-    them."""
+    """Files of durable offsets count like segment files, and are closed with them."""
     config = StoreConfig(flush_checkpoint_ms=NEVER, max_open_files=8)
     with logstore.open(path, config=config) as store:
         topic = store.create_topic("a", 20, TOPIC)
@@ -452,7 +452,7 @@ def test_files_of_many_partitions_stay_within_the_limit(path: Path) -> None:
 def test_what_is_known_of_one_log_says_nothing_of_the_next(
     tmp_path: Path, change: str
 ) -> None:
-    """Until its writer tells of it."""
+    """The next log has no durable offset until its writer reports one."""
     owner = (5, 6, 7, 8)
     directory = Directory.open_root(Files(), str(tmp_path))
     boot_id = directory.files.boot_id()
@@ -473,7 +473,7 @@ def test_what_is_known_of_one_log_says_nothing_of_the_next(
         (tmp_path / layout.DURABLE).write_bytes(pack_page(head, durable))
 
     tell("0a" * 16, 1, 40)
-    # What is above the end that was read may be of another log by then.
+    # Offsets above the end that was read may belong to another log by then.
     assert hear("0a" * 16, 1, 3, 25) == 25
     assert hear("0a" * 16, 1, 3) == 40
     tell("0a" * 16, 1, 30)  # an older copy of the file

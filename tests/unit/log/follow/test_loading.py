@@ -123,7 +123,7 @@ def test_cut_after_the_state_was_missing_is_reported_though_the_bytes_are_the_sa
 
 
 def refuse_states(files: FullDisk) -> None:
-    """A disk that is full from now on, and where a state file cannot be written."""
+    """Fill the disk from now on, and refuse to write a state file."""
     files.full = True
     for name in (PARTITION_STATE, f"{PARTITION_STATE}.tmp"):
         files.fail("write", errno.ENOSPC, name=name)

@@ -63,7 +63,7 @@ class Watched:
 
     def settle(self) -> None:
         """Look at everything, after some time in which nothing has changed."""
-        _ = self.partition.end_offset  # the first look is for those that read once
+        _ = self.partition.end_offset  # the first look is for readers that read once
         time.sleep(SETTLED_S)
         self.quick.forget()
         _ = self.partition.end_offset
@@ -370,7 +370,7 @@ def test_log_of_another_program_is_never_looked_at_quickly(
 def test_look_right_after_a_change_is_whole(
     path: Path, writer: logstore.Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next change might leave the times as they are."""
+    """The next change might leave the times unchanged."""
     p = new_partition(writer)
     reader = Watched(path, monkeypatch)
     append_records(p, 5)
@@ -544,7 +544,7 @@ def test_looks_stay_quick_after_a_kill_within_an_append(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The torn batch was examined, and stays as it is until a writer comes."""
+    """The torn batch was examined, and stays until a writer opens the store."""
     append_records(new_partition(writer), 5)
     killed = crash(path, tmp_path / "killed")
     append_garbage(logs_in(killed / "orders-0")[0])

@@ -62,7 +62,7 @@ def test_reader_sees_each_append_at_once(
 def test_reader_sees_rolls_however_coarse_modification_times_are(
     tmp_path: Path, step_ns: int
 ) -> None:
-    """A directory whose time stamp did not change may have changed all the same."""
+    """A directory may have changed although its time stamp did not."""
     with logstore.open(tmp_path) as store:
         partition = new_partition(store, segment_bytes=150)
         append_one(partition)
@@ -108,8 +108,8 @@ def test_reader_past_a_truncated_end_gets_offset_out_of_range(tmp_path: Path) ->
 
 
 def test_reader_sees_deletion(tmp_path: Path) -> None:
-    """Segments that go and a start offset that moves are seen; an offset below it is
-    an error that tells the start."""
+    """Deleted segments and a start offset that moves are seen; a read below the start
+    raises an error that contains the start."""
     with logstore.open(tmp_path) as store:
         partition = new_partition(store, segment_bytes=300, file_delete_delay_ms=0)
         fill(partition, 60)
@@ -129,7 +129,7 @@ def test_reader_sees_deletion(tmp_path: Path) -> None:
 def test_read_of_another_process_survives_deletion_within_the_delay(
     tmp_path: Path,
 ) -> None:
-    """Files that wait for their deletion can still be read by who knows them."""
+    """A reader that knows files can read them while they wait for their deletion."""
     with logstore.open(tmp_path) as store:
         partition = new_partition(store, segment_bytes=300)
         fill(partition, 60)
@@ -199,7 +199,8 @@ def test_what_a_failed_append_took_back_misleads_no_reader(
         seen = []
 
         def look(method: str, name: str) -> None:
-            # What was to be seen is synced before it is recorded as cut.
+            # Readers may have seen these bytes, so they are synced before the cut is
+            # recorded.
             begins = "sync" if records == 1 else "truncate"
             if method == begins and name.endswith(".log") and not seen:
                 seen.append(reader.end_offset)
@@ -241,7 +242,7 @@ class Watched(FaultyFiles):
 
     Attributes:
         left: how many such calls are left until then.
-        ends: where the log ended for those who looked.
+        ends: ends of the log that the readers saw.
     """
 
     def __init__(self, nth: int, error: BaseException) -> None:
@@ -260,7 +261,7 @@ class Watched(FaultyFiles):
     def _look(self, method: str, name: str) -> None:
         if method not in CHANGING:
             return
-        self.before = None  # who looks makes calls, too
+        self.before = None  # readers make calls, too
         for reader in (*self._readers, follower(self._path)):
             self.ends.add(len(list(reader.follow(timeout=0))))
             self.ends.add(reader.end_offset)
@@ -284,8 +285,9 @@ def test_no_reader_ever_sees_part_of_an_append(
     magic: int,
     error: BaseException,
 ) -> None:
-    """In its own process, beside it, or opened right now: all of it, or nothing, at any
-    call, whether it succeeds or is undone. Who follows gets what comes in its place."""
+    """Readers in this process, in another one, or opened right now see all of it or
+    nothing, at any call, whether it succeeds or is undone. A follower gets the records
+    that replace it."""
     stop_syncs(monkeypatch)
     small = {"segment_bytes": 1500, "max_message_bytes": 400}
     settings: Any = small if call == "segments" else {}
@@ -317,7 +319,7 @@ def test_no_reader_ever_sees_part_of_an_append(
 
 
 def test_reader_of_a_torn_tail_ends_before_it(tmp_path: Path) -> None:
-    """A killed writer's torn tail is the end of the log for who only reads."""
+    """A killed writer's torn tail is the end of the log for a reader."""
     with logstore.open(tmp_path / "live") as store:
         fill(new_partition(store), 20, call=1)
         crash(tmp_path / "live", tmp_path / "killed")
@@ -346,7 +348,7 @@ def test_follow_with_timeout_0_reads_what_is_there(tmp_path: Path) -> None:
 
 
 def test_follow_goes_on_at_the_end_of_the_log(tmp_path: Path) -> None:
-    """One iterator delivers what was there and what comes."""
+    """One iterator delivers existing and later records."""
     with logstore.open(tmp_path) as store:
         partition = new_partition(store, segment_bytes=300)
         fill(partition, 3)
@@ -401,7 +403,7 @@ def test_follow_of_a_closed_store_raises_store_closed(tmp_path: Path) -> None:
 def test_follow_whose_place_was_deleted_raises_offset_out_of_range(
     tmp_path: Path, other_process: bool
 ) -> None:
-    """A follower that was too slow is told the start of the log."""
+    """A follower that was too slow gets an error with the start of the log."""
     with logstore.open(tmp_path) as store:
         partition = new_partition(store, segment_bytes=300)
         fill(partition, 20)
@@ -427,7 +429,7 @@ def test_follow_durable_only_stops_at_the_durable_offset(tmp_path: Path) -> None
 
 
 def test_follow_of_compacted_gap_moves_on(tmp_path: Path) -> None:
-    """A follower over an empty rolled segment delivers what comes after it."""
+    """A follower over an empty rolled segment delivers the records after it."""
     with logstore.open(tmp_path) as store:
         partition = new_partition(store)
         records = partition.follow()

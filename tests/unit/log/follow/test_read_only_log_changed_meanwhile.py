@@ -78,7 +78,7 @@ def test_look_ends_if_the_epochs_change_after_a_damaged_log_was_loaded(
 def test_start_of_a_deleted_log_is_not_that_of_the_next_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A broker deletes a topic, and makes it anew, after its start was read."""
+    """A broker deletes a topic, and creates it again, after its start was read."""
     store = tmp_path / "store"
     part, _ = broker_log(store, 60)
     new, _ = broker_log(tmp_path / "new", 80)
@@ -175,7 +175,7 @@ class StateInTicks(Files):
 
 
 def test_history_is_read_again_until_its_stamp_has_settled(tmp_path: Path) -> None:
-    """The next cut may leave the stamp of the state as it is."""
+    """The next cut may leave the stamp of the state file unchanged."""
     with open_store(tmp_path, _files=Unsynced()) as store:
         partition = new_partition(store)
         fill(partition, 20, call=10)

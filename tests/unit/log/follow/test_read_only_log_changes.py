@@ -53,7 +53,7 @@ WAYS: dict[str, Callable[[logstore.Partition], Iterator[Any]]] = {
 
 
 def offsets_of(item: Any) -> list[int]:
-    """The offsets in what a read gave."""
+    """Offsets in an item of a read."""
     if isinstance(item, logstore.Record):
         return [item.offset]
     if isinstance(item, logstore.RecordBatch):
@@ -120,7 +120,7 @@ def test_follower_goes_on_behind_a_failed_append(tmp_path: Path) -> None:
 def test_log_that_was_cut_and_has_grown_again_is_no_damage(
     tmp_path: Path, way: str, magic: int
 ) -> None:
-    """The bytes where a batch began may be anything, even a later format."""
+    """Any bytes may replace the beginning of a batch, even a later format."""
     store, partition = long_log(tmp_path, magic)
     files = FaultyFiles()
 
@@ -177,7 +177,7 @@ def test_topic_that_is_made_anew_is_another(tmp_path: Path, new: int) -> None:
             again = reading.topic("orders")[0]
             assert list(again.read()) == expected(1, 0, count, 2)
             fill(partition, 1, seed=2)
-        # A read of the old one that goes on gives nothing of the new one.
+        # A read of the old log that continues returns no record of the new one.
         with contextlib.suppress(OffsetOutOfRangeError, PartitionNotFoundError):
             for record in records:
                 first.append(record)
@@ -211,7 +211,7 @@ def test_segment_that_comes_at_any_call_of_a_look_is_seen_whole_or_not_yet(
                 files.before = roll
                 offsets = [r.offset for r in reader.read(durable_only=not is_deleted)]
                 files.before = None
-                # What has begun finishes: deleted files stay for a while.
+                # A read that has begun finishes: deleted files stay for a while.
                 assert offsets in ([], [0, 1, 2], [0, 1, 2, 3, 4, 5])
                 is_over = next(calls) <= nth
                 assert is_over or reader.end_offset == 6
@@ -331,8 +331,8 @@ def test_segment_that_a_broker_compacted_between_two_looks(
 def test_read_under_way_goes_on_in_a_segment_that_a_broker_compacts(
     tmp_path: Path, magic: int, way: str
 ) -> None:
-    """It gives each record that is still there once, in order, although it has to open
-    the file anew, as where other partitions take its descriptor."""
+    """It gives each remaining record once, in order, although it has to open the file
+    again, as after other partitions took its descriptor."""
     few = logstore.StoreConfig(max_open_files=16)
     store, partition = long_log(tmp_path, magic)
     with store:
@@ -495,8 +495,8 @@ def test_changes_within_one_tick_of_the_clock_are_seen(tmp_path: Path) -> None:
 def test_read_across_a_truncation_leaves_no_hole(
     tmp_path: Path, read_only: bool, way: str, skip: str, grows: bool
 ) -> None:
-    """Wherever the read stands: it continues in the log as it is, or says what is gone;
-    never in segments that were cut off."""
+    """At any position, the read continues in the current log, or raises an error for
+    the lost records; it never continues in segments that were cut off."""
     ways: dict[str, Callable[[logstore.Partition], Iterator[Any]]] = {
         "read": lambda partition: partition.read(on_corruption=skip),
         "read_batches": lambda partition: partition.read_batches(on_corruption=skip),
@@ -527,7 +527,7 @@ def test_read_across_a_truncation_leaves_no_hole(
                     for item in items:
                         found += offsets_of(item)
                 assert found == list(range(len(found)))
-                # What had been read ahead of the caller may be delivered.
+                # Records that were read ahead of the caller may be delivered.
                 assert grows or len(found) <= max(60, stood + 24)
 
 

@@ -24,7 +24,8 @@ from support.values import config_of
 def test_read_never_mixes_a_log_with_what_it_was_before_a_cut(
     tmp_path: Path, way: str, magic: int, where: str
 ) -> None:
-    """Cut below where the read stands, and grown past it, batch over batch."""
+    """The cut is below the position of the read; then the log grows past it, batch over
+    batch."""
     with open_store(tmp_path, _files=Unsynced()) as store:
         p = store.create_topic("orders", config=config_of(magic))[0]
         append(p, b"old", COUNT)
@@ -93,7 +94,7 @@ def test_follower_above_a_cut_is_told_and_one_at_it_goes_on(
 OLD = [b"old.%d" % offset for offset in range(10)]
 NEW = [b"new.%d" % offset for offset in range(3)]
 
-# What a call gives: of the log before the cut, and after it.
+# Results of a call: of the log before the cut, and after it.
 ANSWERS: dict[str, tuple[Callable[[logstore.Partition], object], int, object, object]]
 ANSWERS = {
     "fetch": (lambda p: [r.value for r in p.fetch(0)], 0, OLD, NEW),

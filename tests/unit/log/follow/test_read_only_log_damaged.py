@@ -1,5 +1,5 @@
-"""A reader of a foreign log with real damage: it is told, skipped where that is asked
-for, and costs no more than it has to."""
+"""A reader of a foreign log with real damage: it is reported, skipped on request, and
+costs no more than it has to."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_fetch_that_skips_damage_leaves_out_nothing_else(
 def test_damaged_segment_without_an_index_can_be_read_by_its_writer(
     tmp_path: Path, magic: int
 ) -> None:
-    """The index cannot be built again: that is told, and costs nothing else."""
+    """The index cannot be built again: this is reported, and has no other effect."""
     with open_store(tmp_path, _files=Unsynced()) as store:
         config = config_of(magic, segment_bytes=9000)
         fill(store.create_topic("orders", config=config)[0], 400)

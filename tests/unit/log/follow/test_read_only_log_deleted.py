@@ -82,8 +82,8 @@ def test_follower_of_a_deleted_topic_gets_what_is_there_and_is_told(
 def test_follower_of_a_log_that_was_cut_and_deleted_gets_no_mixture(
     tmp_path: Path, durable_only: bool
 ) -> None:
-    """The files that it began with are there still, but not those of the log that was
-    deleted, from the cut on."""
+    """The files that it began with still exist, but the files of the deleted log do
+    not, from the cut on."""
     config = config_of(2, segment_bytes=2_000)
     with open_store(tmp_path, _files=Unsynced()) as store:
         p = store.create_topic("orders", config=config)[0]

@@ -1,4 +1,5 @@
-"""A follower of what is durable: it waits without work, and gets it when it is."""
+"""A follower of durable records: it waits without work, and gets a record once it is
+durable."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from support.read_ways import beside
 def test_follower_of_what_is_durable_sleeps_until_it_is(
     tmp_path: Path, where: str
 ) -> None:
-    """It takes no processor time beside records that are not durable."""
+    """It uses no processor time while the only new records are not durable."""
     config = logstore.TopicConfig(flush_ms=3_600_000, flush_messages=1_000_000)
     with open_store(tmp_path, _files=Unsynced()) as store:
         p = store.create_topic("orders", config=config)[0]

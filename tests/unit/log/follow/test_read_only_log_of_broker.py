@@ -36,7 +36,7 @@ from support.values import config_of
 @pytest.mark.parametrize("way", WAYS)
 def test_compaction_at_any_call_of_a_read(tmp_path: Path, way: str, seed: int) -> None:
     """Some of its steps come before one call of the reader, the others before a later
-    one; another look may come between. What stays is read, once and in order."""
+    one; another look may come between. Remaining records are read once and in order."""
     rng = random.Random(f"{way} {seed}")
     original = {
         (magic, codec): small_log(tmp_path / f"{magic}{codec}", magic, codec).parent
@@ -383,7 +383,7 @@ def test_start_of_a_log_does_not_go_back_between_two_looks(tmp_path: Path) -> No
 
 
 def _looks_at_a_deletion_before(path: Path, call: int) -> bool:
-    """Whether a look takes so many calls."""
+    """Whether a look takes at least `call` calls."""
     directory = _log_of_three(path)
     files, calls = FaultyFiles(), 0
 
@@ -448,8 +448,8 @@ def test_read_of_an_own_log_sees_that_a_broker_takes_it_over_and_cuts_it(
 def test_broker_that_was_there_between_two_looks_has_cut_nothing(
     tmp_path: Path, is_rolled: bool
 ) -> None:
-    """The state of an empty last segment tells no batch that would show it. The log was
-    once said to be cut to its start: who read on from there got all twice."""
+    """The state of an empty last segment names no batch that would show this. The log
+    was once reported as cut to its start: followers then got all records twice."""
     with open_store(tmp_path / "s", _files=Unsynced()) as store:
         partition = store.create_topic("t")[0]
         partition.append_many([b"1", b"2"], durable=True)

@@ -112,7 +112,7 @@ def test_replica_truncates_its_log_at_any_call_of_a_look(
 
 def test_batch_that_is_whole_by_now_is_no_damage(tmp_path: Path) -> None:
     """The log grows between the look at its size and its first read. It has no recovery
-    point: so an intact batch at its end, or behind that, would show damage."""
+    point: so an intact batch at its end, or after that, would show damage."""
     log, old, _, _ = two_logs(tmp_path, 40, 20)
     cut = frames(log)[30].pos + 20
     log.write_bytes(old[:cut])
@@ -261,7 +261,7 @@ def test_replica_that_truncates_under_a_read_gives_no_mixture(
 def test_follower_of_a_replica_is_told_of_a_cut_below_it(
     tmp_path: Path, stands: bool
 ) -> None:
-    """And continues where what it has seen of the log still stands."""
+    """It continues if the part of the log that it has seen still stands."""
     log, old, new, begins = two_logs(tmp_path, 100, 50)
     seen = 50 if stands else 80
     log.write_bytes(old[: begins[seen]])
@@ -284,7 +284,7 @@ def test_follower_of_a_replica_is_told_of_a_cut_below_it(
 
 
 def write_epochs(partition: Path, *epochs: tuple[int, int]) -> None:
-    """Kafka's leader epochs: (epoch, where it began)."""
+    """Write Kafka's leader epochs: (epoch, its first offset)."""
     lines = ["0", str(len(epochs)), *(f"{epoch} {first}" for epoch, first in epochs)]
     new = partition / "leader-epoch-checkpoint.tmp"
     new.write_text("\n".join(lines) + "\n")
@@ -292,8 +292,8 @@ def write_epochs(partition: Path, *epochs: tuple[int, int]) -> None:
 
 
 def three_segments(path: Path, same: int) -> tuple[list[Path], list[bytes]]:
-    """The files of a foreign log of 150 records, and what is in those of another with
-    the same records below an offset, and after it others of the same sizes."""
+    """Files of a foreign log of 150 records, and contents of the files of another log:
+    the same records below an offset, and others of the same sizes from there on."""
     found = []
     for name, value in (("one", b"old"), ("two", b"new")):
         with open_store(path / name, _files=Unsynced()) as store:
@@ -313,9 +313,9 @@ def three_segments(path: Path, same: int) -> tuple[list[Path], list[bytes]]:
 def test_cut_that_nobody_tells_of_is_as_low_as_its_files_and_epochs_say(
     tmp_path: Path, way: str, cut: int, told: int
 ) -> None:
-    """Where only the last file is another, all before it still stands. Where more was
-    cut, the other files may have their names, numbers and sizes again: the epoch of who
-    leads since begins where they are not the same."""
+    """If only the last file was replaced, all before it still stands. If more was cut,
+    the other files may have their names, numbers and sizes again: the epoch of the new
+    leader begins at the first different record."""
     logs, new = three_segments(tmp_path, cut)
     time.sleep(TICK_S)
     with open_store(tmp_path / "one", read_only=True) as reading:
@@ -331,7 +331,7 @@ def test_cut_that_nobody_tells_of_is_as_low_as_its_files_and_epochs_say(
             for offset in records:
                 found.append(offset)
         assert caught.value.cut_to == told
-        # What was decoded before is delivered.
+        # Records that were decoded before are delivered.
         assert found == list(range(100))
         values = {(record.value or b"")[:3] for record in reader.read(cut)}
         assert values == {b"new"}

@@ -39,9 +39,9 @@ def deleting(
 def test_writer_that_is_faster_than_a_look_does_not_hold_it_up(
     tmp_path: Path, opens: bool, period: int
 ) -> None:
-    """Within each few of its calls all segments that there were are deleted, and others
-    are begun: the log is as it was at one moment of the look. In each phase, first
-    before the look."""
+    """Every few of its calls, all existing segments are deleted and others begun: the
+    result is the log at one moment of the look. In each phase, first before the
+    look."""
     for phase in range(period):
         path = tmp_path / str(phase)
         files = FaultyFiles()

@@ -101,9 +101,9 @@ def sides(partition: Any) -> list[object]:
 def test_rolls_are_found_without_the_names(
     path: Path, writer: logstore.Store, monkeypatch: pytest.MonkeyPatch, magic: int
 ) -> None:
-    """One roll or many between two looks: the directory is not listed, and the state
-    is not read whole. The records, the segments and the lookups are those of a reader
-    that opens now."""
+    """One roll or many between two looks: the directory is not listed, and the state is
+    not read whole. The records, segments and lookups equal the ones of a reader that
+    opens now."""
     p = rolling(writer, magic)
     reader = Counted(path, monkeypatch)
     fill(p, 1)
@@ -147,7 +147,7 @@ def test_durable_offset_and_digests_come_with_the_entries(
 def test_state_that_was_written_whole_needs_the_names(
     path: Path, writer: logstore.Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A deletion at the front, beside rolls."""
+    """A deletion at the front, together with rolls."""
     p = rolling(writer)
     reader = Counted(path, monkeypatch)
     fill(p, 20, call=1)

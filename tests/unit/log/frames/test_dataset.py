@@ -143,7 +143,7 @@ def test_filter_reads_only_the_segments_it_needs(
 def test_gaps_between_wanted_offsets_are_left_out(
     topic: logstore.Topic, reads: set[str]
 ) -> None:
-    """An OR of two places does not read what lies between them."""
+    """An OR of two places does not read the records between them."""
     first = (F("partition") == 0) & (F("offset") == 3)
     last = (F("partition") == 2) & (F("offset") == 396)
     table = topic.to_dataset().to_table(columns=["value"], filter=first | last)
@@ -250,7 +250,7 @@ def test_any_filter_finds_what_it_finds_in_a_table(
 
 
 def test_time_that_does_not_rise_hides_nothing(tmp_path: Path) -> None:
-    """Old records behind new ones, and new ones before old ones, are found."""
+    """Old records after new ones, and new ones before old ones, are found."""
     config = logstore.TopicConfig(message_format=2, segment_bytes=400)
     rng = random.Random(5)
     times = [START_MS + rng.randrange(100_000) for _ in range(300)]
@@ -287,7 +287,8 @@ def test_log_that_another_process_appends_to_hides_nothing(tmp_path: Path) -> No
 
 
 def test_dataset_reads_the_log_as_it_is_then(tmp_path: Path) -> None:
-    """Each scan anew: what was appended since is there, what was deleted is not."""
+    """Each scan reads again: records that were appended since are there, deleted ones
+    are not."""
     with logstore.open(tmp_path) as store:
         config = logstore.TopicConfig(segment_bytes=200)
         p = store.create_topic("t", config=config)[0]

@@ -23,7 +23,8 @@ ALL = ("topic", "partition", "offset", "timestamp", "key", "value", "timestampTy
 
 
 def topic_of(path: Path, partitions: int = 3, count: int = 200) -> logstore.Topic:
-    """A topic with small segments, read-only; values say where they are."""
+    """A topic with small segments, read-only; values name their partition and
+    offset."""
     config = logstore.TopicConfig(message_format=2, segment_bytes=800)
     with logstore.open(path) as store:
         topic = store.create_topic("orders", partitions=partitions, config=config)
@@ -54,7 +55,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream, "STEP_BYTES_MAX", 300)
 
 
-# ---------------------------------------------------------------- who takes them
+# ---------------------------------------------------------------- ------ consumers
 
 
 def test_pyarrow_takes_a_partition_and_a_topic_as_they_are(tmp_path: Path) -> None:
@@ -184,7 +185,7 @@ def test_topic_read_arrow_is_what_its_partitions_have(
 def test_bounds_mean_the_same_in_each_partition(
     tmp_path: Path, threads: int, small_pieces: None
 ) -> None:
-    """Offsets, half open; an offset that one of them does not have is an error."""
+    """Offsets, half open; an offset that a partition does not have is an error."""
     topic = topic_of(tmp_path)
     table = topic.read_arrow(35, 78, columns=["offset"], threads=threads).read_all()
     assert table.column(0).to_pylist() == [*range(35, 78)] * 3
@@ -299,7 +300,7 @@ def test_columns_as_a_text_are_refused(tmp_path: Path) -> None:
 def test_damage_comes_after_every_record_before_it(
     tmp_path: Path, threads: int, small_pieces: None
 ) -> None:
-    """In order also where several threads read; skipped where that is asked for."""
+    """In order with several threads, too; skipped on request."""
     topic_of(tmp_path, count=200)
     damaged = logs_in(tmp_path / "orders-1")[3]
     flip_bit(damaged, 8 * (damaged.stat().st_size - 1))

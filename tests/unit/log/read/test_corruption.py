@@ -216,8 +216,9 @@ def test_answer_that_is_no_bool_is_an_error(partition: logstore.Partition) -> No
 def test_damage_before_a_time_is_told_before_the_read(
     tmp_path: Path,
 ) -> None:
-    """Nobody knows its times: it may have held the first record of the time asked for.
-    What lies before a stop is told by the read, in the order of the offsets."""
+    """Its times are unknown: it may have held the first record of the time asked for.
+    Damage between the start and a stop is reported by the read, in the order of the
+    offsets."""
     path = tmp_path / "store"
     with logstore.open(path) as store:
         p = store.create_topic("t")[0]
@@ -250,8 +251,8 @@ def test_wrong_choices_are_refused_at_the_call(partition: logstore.Partition) ->
 def test_damage_that_hides_the_end_of_a_transaction_ends_the_read(
     tmp_path: Path, producer: int
 ) -> None:
-    """Nobody knows whether its records were committed, also if a later transaction of
-    its producer was. All from there on is told as left out, and nothing of it twice."""
+    """It is unknown whether its records were committed, even if a later transaction of
+    its producer was. All from there on is reported as left out, and only once."""
     parts = [
         rows(0, 1),
         end_of(5, 1),

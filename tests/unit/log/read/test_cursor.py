@@ -117,8 +117,8 @@ def test_buffer_makes_no_difference(
 def test_place_of_an_index_entry_is_read_once(
     tmp_path: Path, bytes_read: list[int], magic: int, codec: str, way: str
 ) -> None:
-    """The bytes that confirm the entry are those of the first chunk. A fetch finds its
-    batch in them, and reads its chunk from there."""
+    """The bytes that confirm the entry are in the first chunk. A fetch finds its batch
+    in them, and reads its chunk from there."""
     if way == "keeps":
         pytest.importorskip("pyarrow")
     with logstore.open(tmp_path) as store:

@@ -281,8 +281,8 @@ def test_first_record_is_two_requests(
 def test_first_record_from_small_blocks_is_few_requests(
     partition: logstore.Partition, place: MemoryPlace
 ) -> None:
-    """They are the blocks of one buffer, and at most those that are in flight ahead of
-    it: each block of the buffer doubles them. How many begin before the read ends
+    """The requests are the blocks of one buffer, and at most the blocks in flight ahead
+    of it, which each block of the buffer doubles. How many begin before the read ends
     depends on the machine."""
     assert [record.offset for record in partition.read(limit=1)] == [0]
     assert len(place.requests) <= 256 * 1024 // BLOCK_BYTES + place.in_flight

@@ -93,7 +93,7 @@ def route_of(*bases: int, at: int = 0, end: int = 100, place: Any = None) -> Rou
 
 
 def test_each_segment_is_entered_once_and_ends_where_the_next_begins() -> None:
-    """The last one where the read does."""
+    """The last one ends at the end of the read."""
     place, buffers = OffsetPosition(7, 41), Buffers()
     route = route_of(0, 40, 60, at=1, end=90, place=place)
     assert (len(route), route[1].base_offset, route.is_begun) == (2, 60, False)
@@ -119,12 +119,12 @@ def test_each_segment_is_entered_once_and_ends_where_the_next_begins() -> None:
 def test_read_ends_where_no_record_can_be_left(
     bases: tuple[int, ...], end: int, offset: int, has_next: bool
 ) -> None:
-    """At its end, or when the segments left begin there or are none."""
+    """The read is at its end, or no segments are left, or they begin at its end."""
     assert route_of(*bases, end=end).has_next(offset) == has_next
 
 
 def test_segment_that_does_not_follow_breaks_the_route() -> None:
-    """It is a part of another log, if it is known where the one before has ended."""
+    """It is a part of another log, if the end of the previous segment is known."""
     route, buffers = route_of(0, 40, 60), Buffers()
     assert route.broken_at() is None
     route.enter(buffers)

@@ -198,8 +198,8 @@ def test_fetch_of_no_bytes_raises_config_error(tmp_path: Path, bad: int) -> None
 
 @pytest.mark.parametrize("offset", [-1, 4, 31, 1 << 62, -(1 << 63)])
 def test_offset_out_of_range_raises_at_the_call(tmp_path: Path, offset: int) -> None:
-    """An offset outside [start, end] is an error before the first record is asked
-    for, and the error tells the range."""
+    """An offset outside [start, end] is an error before the first record is asked for,
+    and the error contains the range."""
     with logstore.open(tmp_path) as store:
         partition = new_partition(store)
         fill(partition, 30)
@@ -429,7 +429,7 @@ def test_read_that_has_begun_survives_deletion_of_more_segments_than_may_be_open
 def test_read_that_has_begun_survives_deletion_of_the_topic(
     tmp_path: Path, reopened: bool
 ) -> None:
-    """The same for a whole topic, also where its segments were there at opening."""
+    """The same for a whole topic, and with segments that were there at opening."""
     store = open_store(tmp_path, _files=Unsynced())
     fill(new_partition(store, segment_bytes=300, file_delete_delay_ms=0), 60)
     if reopened:

@@ -323,8 +323,8 @@ STARTS: dict[str, Callable[[logstore.Partition, int], list[int]]] = {
 def test_read_that_starts_behind_damage_is_not_concerned_by_it(
     tmp_path: Path, way: str, magic: int, codec: str
 ) -> None:
-    """The next intact batch decides, wherever the index leads; who starts in what is
-    damaged is told where reading can continue."""
+    """The next intact batch decides, whichever entry the index gives; a read that
+    starts in damage reports its next readable offset."""
     with logstore.open(tmp_path) as store:
         partition = new_partition(store, magic, codec)
         for _ in range(12):

@@ -92,8 +92,8 @@ def test_wrong_offset_costs_the_records_of_its_batch_only(
 def test_error_of_damaged_content_says_the_first_offset_not_delivered(
     tmp_path: Path, magic: int, policy: str
 ) -> None:
-    """The checksum of the batch is right: its content is found to be damaged when it
-    is decompressed, for a chunk and a batch of magic 2 when somebody iterates."""
+    """The checksum of the batch is right: its content is found to be damaged when it is
+    decompressed, which is during iteration for a chunk and a batch of magic 2."""
     log = written(tmp_path, magic)
     frame = frames(log)[5]
     last = frame.pos + frame.size - 6  # of the checksum in the gzip stream

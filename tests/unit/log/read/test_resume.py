@@ -40,7 +40,8 @@ def view_of(path: Path, *damaged: int, length: int = 120) -> View:
 
 
 def met_at(view: View, damaged: int, offset: int, since: int = 0) -> Met:
-    """Damage of a batch, by a read that has delivered what lies below `offset`."""
+    """Damage of a batch, found by a read that has delivered the records below
+    `offset`."""
     segment = view.segments[0]
     pos = damaged * (segment.size // 10)
     error = CorruptRecordError("bad", path=segment.path, position=pos, offset=damaged)

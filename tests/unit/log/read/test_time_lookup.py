@@ -118,7 +118,7 @@ def test_each_list_of_a_log_keeps_what_is_found_out(tmp_path: Path) -> None:
 
 
 def test_segments_are_not_held() -> None:
-    """The files of a deleted one are removed when nobody uses it."""
+    """The files of a deleted segment are removed when it is no longer used."""
     largest = LargestTimestamps()
     segments = segments_of(10, 20, 30)
     assert largest.older(segments, 25) == 2

@@ -55,7 +55,8 @@ def test_first_record_since_each_time_is_found_at_once(
             partition,
             logstore.open(tmp_path, read_only=True).topic("orders")[0],
         ):
-            # What was written a moment ago may change unseen, and is looked at again.
+            # Files that were written a moment ago may change unseen, and are looked at
+            # again.
             deadline = time.monotonic() + 60
             while reader._views.find_since(T) is None:
                 assert time.monotonic() < deadline

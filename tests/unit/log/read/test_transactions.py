@@ -157,8 +157,8 @@ def test_what_is_committed_is_read_behind_damage(tmp_path: Path, seed: int) -> N
 def test_what_is_committed_is_read_before_damage(
     tmp_path: Path, size: int, undecided: int
 ) -> None:
-    """Each way delivers it from any start, and raises an error that tells the first
-    offset that was not delivered: no record is lost for a reader that continues at
+    """Each way delivers it from any start, and raises an error with the first offset
+    that was not delivered: no record is lost for a reader that continues at
     `next_offset` after it has read the offsets between."""
     log = Log()
     for write in (
@@ -287,7 +287,8 @@ def test_wrong_offset_is_no_end_of_what_is_committed(tmp_path: Path, bit: int) -
 def test_follower_of_what_is_committed_gets_it_when_it_is(
     tmp_path: Path, seed: int
 ) -> None:
-    """The last stable offset is found from where it was, and is what it should be."""
+    """The search for the last stable offset begins at the former one, and is
+    correct."""
     chance, log = random.Random(seed), Log()
     log.write(0)
     log.put(tmp_path)
@@ -413,7 +414,7 @@ def test_appends_of_a_broker_to_an_open_log_are_read_for_their_transactions(
 def test_state_of_an_earlier_version_does_not_say_where_transactions_end(
     tmp_path: Path, is_gapless: bool
 ) -> None:
-    """If the log may have gaps, it is read; what it has is found."""
+    """If the log may have gaps, it is read; its transactions are found."""
     log = Log()
     log.write(0, 2)
     log.put(tmp_path)

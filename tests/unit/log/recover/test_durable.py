@@ -40,7 +40,7 @@ def directory(disk: MemoryDisk) -> Directory:
 def test_copy_is_one_as_far_as_it_goes(
     directory: Directory, copy: bytes, expected: bool
 ) -> None:
-    """A longer one is of other bytes: those of the range end before."""
+    """A longer copy is of other bytes: the range ends before."""
     directory.write_file("copy", copy)
     with directory.opened("log") as fd:
         assert begins(directory, "copy", fd, 100, 200_000) is expected

@@ -242,7 +242,7 @@ def test_fetch_of_swapped_batches_is_an_error(tmp_path: Path) -> None:
 def test_wrapper_flipped_downwards_is_not_left_out_of_the_batches(
     tmp_path: Path,
 ) -> None:
-    """In magic 0 its messages have offsets of their own; its end is what is wrong."""
+    """In magic 0 its messages have separate offsets; only its end is wrong."""
     directory = write_store(tmp_path, COUNT, 0, "snappy", call=3, **SETTINGS)
     log = logs_in(directory)[0]
     bad = frames(log)[-1]
@@ -325,8 +325,8 @@ def test_segment_of_an_undone_roll_is_put_aside(tmp_path: Path) -> None:
 def test_segment_of_another_log_does_not_take_the_next_one_with_it(
     tmp_path: Path,
 ) -> None:
-    """It lies behind what the state knows, and the one after it follows the one before:
-    no roll was undone there."""
+    """It comes after the segments of the state, and the one after it follows the one
+    before: no roll was undone there."""
     with logstore.open(tmp_path / "a") as store:
         partition = new_partition(store)
         fill(partition, 3)
@@ -372,7 +372,7 @@ def test_segment_whose_deletion_was_committed_does_not_come_back(
 def test_reader_beside_an_interrupted_truncation_ends_where_the_owner_will(
     tmp_path: Path,
 ) -> None:
-    """Past the commit, nobody is served what is about to be cut."""
+    """After the commit, a reader gets no record that is about to be cut."""
     write_store(tmp_path, 5, call=1)
     path = tmp_path / "orders-0" / ".logstore-state"
     state = json.loads(path.read_bytes().partition(b"\n")[2])
@@ -388,7 +388,7 @@ def test_reader_beside_an_interrupted_truncation_ends_where_the_owner_will(
 
 
 def test_reader_sees_no_part_of_a_topic_that_is_being_created(tmp_path: Path) -> None:
-    """Before all directories are there, those from the first one on are a topic."""
+    """Until all directories exist, the ones from the first one on are a topic."""
     files = FaultyFiles()
     with open_store(tmp_path / "a", _files=files) as store:
         files.fail("make_directory", name="orders-1", times=1)
@@ -406,7 +406,7 @@ def test_reader_sees_no_part_of_a_topic_that_is_being_created(tmp_path: Path) ->
 def test_failed_background_sync_is_raised_by_close_if_nobody_was_told(
     tmp_path: Path,
 ) -> None:
-    """Who closes takes it that everything is durable."""
+    """The caller of close expects that everything is durable."""
     files = FaultyFiles()
     store = open_store(tmp_path, _files=files)
     partition = new_partition(store)
@@ -517,8 +517,8 @@ def test_reader_goes_on_where_a_deletion_comes_at_any_of_its_calls(
 def test_copy_of_a_segment_among_the_sealed_ones_is_no_part_of_the_log(
     tmp_path: Path,
 ) -> None:
-    """It is reported, and stays; all records are read, and none is appended before
-    somebody has taken it away."""
+    """It is reported, and stays; all records are read, and none is appended before it
+    is removed."""
     store = tmp_path / "store"
     first, second = logs_in(write_store(store, COUNT, **SETTINGS))[:2]
     name = f"{int(second.stem) + 1:020}.log"

@@ -95,7 +95,7 @@ def cut_short(disk: MemoryDisk, partition: Partition) -> MemoryDisk:
 
 
 def test_reader_sees_an_interrupted_truncation_as_recovery_will() -> None:
-    """Behind the commit the records are gone for whoever opens the store."""
+    """After the commit the records are gone for each later opening."""
     disk, partition = at_work(6, segment_bytes=5000)
     disk = cut_short(disk, partition)
     with opened(disk, read_only=True) as store:
@@ -220,7 +220,7 @@ def test_index_whose_sync_failed_is_written_again(
 
 @pytest.mark.parametrize("magic", [0, 1])
 def test_wrapper_with_a_lost_offset_is_a_torn_tail(magic: int) -> None:
-    """Its offset is under no checksum; the messages inside say what it has to be."""
+    """Its offset is under no checksum; the messages inside show the correct one."""
     disk, partition = at_work(0, magic, "gzip")
     fill(partition, 4, call=4)
     write = disk.medium.pending[-1]
@@ -460,8 +460,8 @@ def test_leader_epochs_that_cannot_be_written_have_a_name() -> None:
 def test_log_whose_end_cannot_be_read_is_not_taken_for_shorter(
     method: str, read_only: bool
 ) -> None:
-    """After a crash only the log itself says where it ends: without it, the partition
-    is an error, and not as long as its durable point."""
+    """After a crash only the log itself shows its end: if it cannot be read, the
+    partition is an error, and not as long as its durable point."""
     disk, partition = at_work(6, segment_bytes=5000)
     partition.flush()
     disk = disk.kill()

@@ -1,4 +1,4 @@
-"""Opening a log that is damaged where it was durable: that is told, nothing is cut."""
+"""Opening a log with damage below its durable point: it is reported, nothing is cut."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_closed_store_that_lost_a_segment_is_damaged(tmp_path: Path) -> None:
 def test_closed_store_that_grew_is_damaged_and_serves_what_it_had(
     tmp_path: Path,
 ) -> None:
-    """Nobody of us wrote after the end of a closed log."""
+    """None of our writers wrote after the end of a closed log."""
     directory = write_store(tmp_path, COUNT)
     log = logs_in(directory)[0]
     append_garbage(log)
@@ -197,7 +197,7 @@ def another_program(log: Path) -> bytes:
     return no_state(log)
 
 
-# What comes after the end of a log that was closed.
+# Bytes after the end of a log that was closed.
 HURT: dict[str, Callable[[Path], bytes]] = {
     "garbage": lambda log: GARBAGE,
     "zeros": lambda log: bytes(300),
@@ -211,8 +211,8 @@ HURT: dict[str, Callable[[Path], bytes]] = {
 def test_damage_seen_in_a_closed_store_is_not_forgotten(
     tmp_path: Path, hurt: str
 ) -> None:
-    """Where another partition is written to then, and the store is killed, or closed
-    without its marks, what lies after the end of a closed log is no torn tail."""
+    """If another partition is written to then, and the store is killed, or closed
+    without its marks, the bytes after the end of a closed log are no torn tail."""
     live, store = tmp_path / "live", tmp_path / "store"
     write_store(live, COUNT)
     with logstore.open(live) as opened:

@@ -1,8 +1,7 @@
 """A backup that was put back in part: some files of a store are older than the others.
 
-The store is closed with `OLD` records, copied, written to again, and closed with `NEW`.
-Then the files of one kind are taken from the other copy. What is read is all of `NEW`,
-or what is there and then a named error: never a log that is shorter and says nothing.
+Then the files of one kind are taken from the other copy. A read returns all of `NEW`,
+or the existing records and then a named error: never a shorter log without an error.
 """
 
 from __future__ import annotations
@@ -43,8 +42,8 @@ KINDS: dict[str, Callable[[Path], bool]] = {
 # says that there was more than there is.
 LOST_WHERE_OLD = {"logs", "logs and indexes", "partition"}
 LOST_WHERE_NEW = {"state", "marks", "recovery points"}
-# (kind, whether it is old) where one segment is longer than its state says: as far as
-# one can tell, nobody of us wrote that.
+# (kind, whether it is old) with one segment longer than its state says: as far as the
+# files show, none of our writers wrote that.
 FOREIGN_IN_ONE_SEGMENT = {("logs", False), ("logs and indexes", False)}
 
 
@@ -64,7 +63,7 @@ def stores(
 
 
 def mixed(base: Path, other: Path, kind: str, to: Path) -> Path:
-    """A copy of a store in which the files of a kind are those of another one."""
+    """A copy of a store, with the files of one kind from another one."""
     is_taken = KINDS[kind]
     for source, wanted in ((base, False), (other, True)):
         for path in source.rglob("*"):
@@ -103,7 +102,7 @@ def test_store_restored_in_part_is_whole_or_says_what_it_lacks(
             else:
                 assert not is_lost
             assert found == expected(1, 0, len(found))
-            # What was put after the end of a closed log is not served.
+            # Bytes that were put after the end of a closed log are not served.
             assert len(found) == (OLD if is_lost or is_older or is_foreign else NEW)
             assert partition.end_offset == (NEW if is_lost else len(found))
             if read_only:

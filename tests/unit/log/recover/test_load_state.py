@@ -37,7 +37,7 @@ def test_own_state_may_be_deleted(tmp_path: Path, magic: int, clean: bool) -> No
 def test_own_state_damaged_is_reported_and_costs_no_record(
     tmp_path: Path, name: str, how: str
 ) -> None:
-    """A state file is believed with its checksum only."""
+    """A state file counts only with its checksum."""
     write_store(tmp_path, COUNT, segment_bytes=500)
     path = tmp_path / name
     if name == "state":

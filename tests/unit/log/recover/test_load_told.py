@@ -1,5 +1,5 @@
-"""Offsets that other processes were told are durable: opening cuts none of them, and
-notices if they are gone, while the machine runs."""
+"""Offsets that were reported as durable to other processes: opening cuts none of them,
+and notices if they are gone, while the machine runs."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_log_that_is_whole_is_as_before(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("nth", range(2, 12))
 def test_call_that_was_not_finished_was_not_told(tmp_path: Path, nth: int) -> None:
-    """Opening removes what it has written, as it always has."""
+    """Opening removes the bytes of the call, as it always has."""
     store = tmp_path / "store"
     child = os.fork()
     if child == 0:

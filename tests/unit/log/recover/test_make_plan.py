@@ -583,7 +583,7 @@ class _NoCopies(MemoryFiles):
 
 
 def test_row_tail_kept() -> None:
-    """A torn tail is to be cut, and cannot be copied: nothing is cut."""
+    """A torn tail must be cut, and cannot be copied: nothing is cut."""
     files = MemoryFiles()
     store = open_store(ROOT, _files=files)
     fill(new_partition(store, 1, "none"), 5)

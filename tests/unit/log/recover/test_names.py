@@ -41,7 +41,8 @@ def test_own_state_alone_says_what_is_committed(
 
 
 def test_swapped_segment_supersedes_those_up_to_its_end() -> None:
-    """At least the one of its own name: a segment without a record ends at its base."""
+    """It supersedes at least the one with its name: a segment without a record ends at
+    its base."""
     names = [segment_file(base, LOG) for base in (0, 10, 20)]
     for end, superseded in ((10, [10]), (11, [10]), (20, [10]), (21, [10, 20])):
         swap = segment_file(10, LOG) + SWAP

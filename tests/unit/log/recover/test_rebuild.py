@@ -65,7 +65,7 @@ def test_segment_without_a_transaction_index_gets_none(directory: Directory) -> 
     assert directory.names() == []
     write_transactions(directory, 0, None, format_txn_index(ENTRIES[:1]))
     assert directory.read_file(NAME) == format_txn_index(ENTRIES[:1])
-    # An empty file is none, for Kafka.
+    # For Kafka, an empty file counts as missing.
     directory.write_file(NAME, b"")
     write_transactions(directory, 0, b"", b"")
     assert directory.names() == []

@@ -143,8 +143,8 @@ def mark_points(store: Path, point: int) -> None:
 def test_bytes_that_were_durable_by_a_state_that_does_not_count_are_not_cut(
     tmp_path: Path, place: int, label: str
 ) -> None:
-    """Without the owner file nothing says who wrote last; the state still vouches for
-    what was synced, and for no more."""
+    """Without the owner file the last writer is unknown; the state still vouches for
+    synced bytes, and for no more."""
     store = killed_store(tmp_path, 2, durable=10, count=COUNT, call=2)
     log = the_log(store)
     flip_bit(log, 8 * (frames(log)[place].pos + 40))
@@ -317,7 +317,7 @@ def test_refusal_of_the_system_is_no_damage(tmp_path: Path) -> None:
 
 
 class _BadMemory(Files):
-    """Pages in the cache are other than those on the disk, until they are dropped."""
+    """Pages in the cache differ from the disk, until they are dropped."""
 
     is_bad = True
 
@@ -377,8 +377,8 @@ def test_damage_that_another_program_cut_off_is_gone_and_says_what_is_missing(
 
 
 def test_damage_that_another_program_has_written_over_is_gone(tmp_path: Path) -> None:
-    """A broker cuts the damage and continues: what it has is whole, and shorter than
-    the log was. What is missing is said."""
+    """A broker cuts the damage and continues: its log is whole, and shorter than the
+    former one. The missing records are reported."""
     store, bit = damaged(tmp_path)
     found(store)
     log = the_log(store)

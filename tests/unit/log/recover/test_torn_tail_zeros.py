@@ -18,7 +18,7 @@ from support.killed import killed_store, labels, the_log
 from support.values import every_format, new_partition, write_store
 
 COUNT = 30
-# A batch, message or not, begins with so many bytes of a frame.
+# Bytes of the frame that begins a batch, or a message.
 FRAME = 17
 MARKS = (
     ".logstore-owner",

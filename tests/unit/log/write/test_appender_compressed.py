@@ -239,7 +239,7 @@ def test_encoded_batches_that_do_not_fit_are_left_to_the_usual_way(
             with pytest.raises(TypeError):
                 prepared.append_encoded(*wrong)
         assert partition.end_offset == 10
-        # Only who has the lock can say so.
+        # Only a holder of the lock may pass True.
         assert prepared.append_encoded(batch, 10, True) is None
         partition.append_many([b"first"] * 10)
         assert prepared.append_encoded(bytearray(batch), 10) == range(20, 30)

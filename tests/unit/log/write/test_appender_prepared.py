@@ -1,5 +1,5 @@
 """Appends of single records that the one before has prepared: one step of C, the same
-bytes as the usual way, and the usual way whenever anything else is to be done."""
+bytes as the usual way, and the usual way whenever anything else must be done."""
 
 from __future__ import annotations
 
@@ -422,13 +422,13 @@ def test_threads_append_at_once(partition: logstore.Partition) -> None:
     assert len(offsets) == 2000
 
 
-# ------------------------------------------------------------ what comes in between
+# ------------------------------------------------------------ --- calls in between
 
 
 def test_finalizers_that_append_between_keep_the_order(
     partition: logstore.Partition,
 ) -> None:
-    """The garbage collector may run wherever an object is made."""
+    """The garbage collector may run whenever an object is created."""
     inner: list[int] = []
 
     class Late:
@@ -478,8 +478,9 @@ def test_clock_that_fails_writes_nothing(
 
 
 def test_write_that_is_cut_short_is_undone(tmp_path: Path) -> None:
-    """A limit of the file size in the middle of a record, where its space is reserved
-    already: the log is as it was, the next append continues after the last record."""
+    """The limit of the file size is reached in the middle of a record, whose space is
+    reserved already: the log is unchanged, the next append continues after the last
+    record."""
     partition = partition_of(tmp_path)
     for _ in range(10):
         partition.append(bytes(100))

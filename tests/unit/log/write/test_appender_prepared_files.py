@@ -32,7 +32,7 @@ CALLS = ("lock", "monotonic", "now_ms", "sync", "write")
 
 
 class Acting(Files):
-    """Acts before or behind one call of a method.
+    """Acts before or after one call of a method.
 
     Attributes:
         calls: names of the methods of `CALLS`, in order.
@@ -235,7 +235,7 @@ def test_write_that_fails_with_its_undo_ends_the_log(tmp_path: Path) -> None:
 def test_what_a_write_raises_is_raised(
     tmp_path: Path, files: Acting, error: BaseException, is_done: bool
 ) -> None:
-    """The same object, also where the bytes are in the file already."""
+    """The same object, even if the bytes are in the file already."""
     with open_store(tmp_path, _files=files) as store:
         partition = partition_in(store)
         where = "behind" if is_done else "before"
@@ -322,7 +322,7 @@ def test_interrupt_in_a_sync_is_raised(
 def test_write_that_tells_what_is_durable_may_fail(
     tmp_path: Path, files: Acting
 ) -> None:
-    """Nobody waits for that; an interrupt in it is raised."""
+    """No caller waits for that; an interrupt in it is raised."""
     with open_store(tmp_path, _files=files) as store:
         partition = partition_in(store)
         partition.flush()
@@ -344,7 +344,8 @@ def test_write_that_tells_what_is_durable_may_fail(
 
 @pytest.mark.parametrize("method", ["write", "now_ms", "lock", "monotonic", "sync"])
 def test_append_from_inside_a_call(tmp_path: Path, files: Acting, method: str) -> None:
-    """Inside a write it is refused, and elsewhere it comes first, or behind."""
+    """Inside a write it is refused; elsewhere it comes first, or after the other
+    one."""
     found: list[object] = []
     with open_store(tmp_path, _files=files) as store:
         partition = partition_in(store)
@@ -395,7 +396,7 @@ def test_append_to_another_partition_from_inside_a_write(
 
 @pytest.mark.parametrize("method", CALLS)
 def test_close_from_inside_a_call(tmp_path: Path, files: Acting, method: str) -> None:
-    """It is refused where the log is in use; else the append finds a closed store."""
+    """It is refused while the log is in use; else the append finds a closed store."""
     found: list[BaseException | None] = []
     store = open_store(tmp_path, _files=files)
     partition = partition_in(store)

@@ -1,5 +1,5 @@
 """Small appends of many records that the one before has prepared: one step of C, the
-same bytes as the usual way, and the usual way whenever anything else is to be done."""
+same bytes as the usual way, and the usual way whenever anything else must be done."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_calls_without_keys_and_times(
     close(partition)
 
 
-# ------------------------------------------------------------------ what goes together
+# ------------------------------------------------------------------ ------ combinations
 
 
 def test_single_records_and_many_prepare_each_other(
@@ -225,7 +225,8 @@ def test_wrong_arguments_raise_as_in_the_usual_way(
 def test_record_above_the_limit_of_its_topic_raises(
     tmp_path: Path, magic: int, way: Callable[[Any, Rows], range]
 ) -> None:
-    """And one that just fits is taken: limits are those of the usual way."""
+    """A record that just fits is taken: the limits equal the limits of the usual
+    way."""
     partition = partition_of(tmp_path, magic, max_message_bytes=300)
     fixed = partition.append_many([b"x"] * 2) and {0: 26, 1: 34, 2: 70}[magic]
     prepared = Prepared(partition)
@@ -289,13 +290,14 @@ def test_waiting_reader_is_woken(partition: logstore.Partition) -> None:
     assert found == [*(b"%d" % n for n in range(100) for _ in range(3)), b"end"]
 
 
-# ------------------------------------------------------------ what comes in between
+# ------------------------------------------------------------ --- calls in between
 
 
 def test_lists_that_change_while_the_clock_is_read(
     partition: logstore.Partition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are taken as they are after it, or refused; never anything else."""
+    """Their content after the clock was read is taken, or refused; never anything
+    else."""
     rng = random.Random(3)
     outcomes = set()
     for _ in range(300):
@@ -352,7 +354,7 @@ def test_clock_that_appends_itself(
 def test_finalizers_that_append_between_keep_the_order(
     partition: logstore.Partition,
 ) -> None:
-    """The garbage collector may run wherever an object is made."""
+    """The garbage collector may run whenever an object is created."""
     inner: list[int] = []
 
     class Late:
@@ -407,7 +409,7 @@ def test_threads_append_at_once(partition: logstore.Partition) -> None:
 def test_write_that_is_cut_short_is_undone(
     tmp_path: Path, magic: int, missing: int
 ) -> None:
-    """A limit of the file size somewhere in the records, where their space is reserved
+    """The limit of the file size is reached within the records, whose space is reserved
     already: nothing of them stays, the next call continues after the last one."""
     partition = partition_of(tmp_path, magic)
     for _ in range(10):
@@ -554,8 +556,8 @@ def test_rows_that_do_not_begin_at_the_expected_offset_are_not_taken(
 
 @pytest.mark.parametrize("magic", [0, 1, 2])
 def test_append_with_the_lock_is_a_step_as_well(tmp_path: Path, magic: int) -> None:
-    """Behind whatever has taken the lock, but for the first append of all. It wakes
-    readers that wait, and the next append needs no lock."""
+    """It comes after any other holder of the lock, and is no step at the first append
+    of all. It wakes waiting readers, and the next append needs no lock."""
     partition = partition_of(tmp_path, magic)
     log: Any = partition._writer.appends._log  # type: ignore[union-attr]
     prepared = Prepared(partition)

@@ -1,4 +1,5 @@
-"""Calls that begin a segment: what goes into which one, and what a kill leaves."""
+"""Calls that begin a segment: which batches are in which segment, and the files after a
+kill."""
 
 from __future__ import annotations
 
@@ -108,7 +109,7 @@ def test_batch_larger_than_a_segment_has_one_for_itself(
 def test_batch_of_records_with_the_time_of_the_append_has_no_other_time(
     tmp_path: Path,
 ) -> None:
-    """One of a producer keeps its base timestamp beside it, as in a broker."""
+    """A producer's batch keeps its base timestamp as well, as in a broker."""
     settings = config_of(2, message_timestamp_type="LogAppendTime")
     with logstore.open(tmp_path) as store:
         partition = store.create_topic("orders", config=settings)[0]

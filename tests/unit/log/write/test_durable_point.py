@@ -61,7 +61,7 @@ def test_roll_writes_the_same_number_of_bytes_whatever_the_log_has(
     tmp_path: Path,
 ) -> None:
     class Counting(Files):
-        """Counts the bytes that this thread writes: not those of a checkpoint by
+        """Counts the bytes that this thread writes: not the bytes of a checkpoint by
         time, which a slow machine may reach."""
 
         written = 0

@@ -41,7 +41,7 @@ def nothing() -> None:
 
 
 def test_first_failure_is_the_one_that_counts(tmp_path: Path) -> None:
-    """Each later append raises it, in an error of its own."""
+    """Each later append raises it, in a separate error."""
     health = made(tmp_path)
     health.check(nothing)
     first, second = sync_failed("first"), sync_failed("second")

@@ -88,7 +88,7 @@ def test_failed_append_is_no_batch_of_its_producer(tmp_path: Path) -> None:
 
 
 def test_batches_that_were_cut_are_appended_again(tmp_path: Path) -> None:
-    """The producers are those of the log as it is."""
+    """The producers are the ones of the current log."""
     with logstore.open(tmp_path) as store:
         partition = made(store)
         for n in range(8):
@@ -158,7 +158,7 @@ def test_expired_producer_may_begin_anywhere(tmp_path: Path) -> None:
 
 
 def test_snapshots_are_written_and_deleted_as_kafka_does(tmp_path: Path) -> None:
-    """At the base of each new segment, and at the end where the log is closed: one such
+    """At the base of each new segment, and at the end when the log is closed: one such
     snapshot at a time. They go with their segments."""
     folder = tmp_path / "orders-0"
 
@@ -220,7 +220,7 @@ def test_snapshot_is_current_at_each_close(tmp_path: Path) -> None:
         partition = store.topic("orders")[0]
         partition.append_batches(sent(8, 0, 3), check_producers=False)
         partition.append(b"x")
-    # What was not checked was not read: the older snapshot is true.
+    # Unchecked batches were not read: the older snapshot is true.
     assert newest() == (10, [(7, 0, 3, 9)])
     with logstore.open(tmp_path) as store:
         partition = store.topic("orders")[0]
@@ -408,7 +408,7 @@ def interrupted(*args: object, **options: object) -> None:
 
 
 def test_state_has_the_times_that_are_stored(tmp_path: Path) -> None:
-    """They are those of the append, if the topic stores them."""
+    """The times are the ones of the append, if the topic stores them."""
     with logstore.open(tmp_path) as store:
         partition = made(store, message_timestamp_type="LogAppendTime")
         partition.append_batches(sent(7, 0, 0, timestamp_ms=5) + sent(8, 0, 9))

@@ -94,9 +94,9 @@ def test_last_sequences_are_those_of_the_log_as_it_was(
 def test_cut_below_an_earlier_one_leaves_the_sequence_before_it(
     tmp_path: Path, is_reopened: bool
 ) -> None:
-    """The first cut has removed the batch that told where those before it were, which
-    had been compacted away: its snapshot tells it, also if others have appended first.
-    """
+    """The first cut has removed the batch with the sequences of the batches before it,
+    which had been compacted: its snapshot has them, even if others have appended
+    first."""
     store = logstore.open(tmp_path)
     partition = store.create_topic("t", config=CONFIG)[0]
     mover, other = store.producer("mover"), store.producer("other")

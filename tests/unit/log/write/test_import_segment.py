@@ -40,7 +40,8 @@ def store(tmp_path: Path) -> Any:
 
 
 def stage(store: Store, partition: Partition, counts: list[int]) -> Staged:
-    """Batches of so many records each, the first with what the partition has next."""
+    """Stage batches with these counts of records, from the partition's next record
+    on."""
     first = partition.end_offset
     with store.stage("test", 1) as opened:
         for count in counts:
@@ -72,8 +73,8 @@ def wanted(end: int) -> list[Any]:
 def test_the_file_itself_becomes_a_segment(
     store: Store, codec: str, before: int
 ) -> None:
-    """Behind records that are there, in a new segment; with the indexes that the same
-    records would have if they had been appended."""
+    """After existing records, in a new segment; with the indexes that the same records
+    would have if they had been appended."""
     config = config_of(2, codec, index_interval_bytes=50)
     topic = store.create_topic("a", 2, config)
     for partition in topic:
@@ -258,7 +259,7 @@ def test_file_that_is_not_what_was_staged(store: Store, what: str) -> None:
 @pytest.mark.parametrize("method", ["move", "sync_directory", "write"])
 @pytest.mark.parametrize("before", [0, 2])
 def test_failure_takes_it_back(method: str, before: int) -> None:
-    """The log is as it was, and takes appends."""
+    """The log is unchanged, and takes appends."""
     disk = MemoryDisk()
     store = open_quietly(disk)
     partition = store.create_topic("a", 1, config_of(2))[0]
@@ -313,7 +314,7 @@ def test_failure_that_cannot_be_taken_back_ends_the_writer() -> None:
 
 
 def opened(disk: MemoryDisk, **options: Any) -> Store:
-    """Without a thread; the durable point is not written down all the time."""
+    """Open a store without a thread; the durable point is rarely recorded."""
     config = StoreConfig(recovery_threads=1, flush_checkpoint_ms=10**9)
     return open_quietly(disk, config=config, **options)
 
@@ -497,8 +498,8 @@ def test_where_a_file_cannot_be_renamed_into_the_partition_it_is_copied(
 def test_follower_that_looks_before_an_exchange_is_undone_reads_what_comes_then(
     looks: str, then: str
 ) -> None:
-    """The file that it knows is another one than that which has the name later, or has
-    become longer than it was."""
+    """The file that it knows is not the one that has the name later, or has become
+    longer than it was."""
     disk = MemoryDisk()
     store = opened(disk)
     partition = store.create_topic("a", 1, config_of(2))[0]

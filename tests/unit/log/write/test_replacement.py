@@ -1,5 +1,5 @@
 """The swap of compacted segments: after a power cut at any moment of it, after any call
-that fails, and beside readers, truncations and closes."""
+that fails, and during reads, truncations and closes."""
 
 from __future__ import annotations
 
@@ -331,7 +331,7 @@ def test_compaction_undoes_an_append_that_was_interrupted_beside_it(
 
 
 def test_close_during_a_compaction_ends_it(tmp_path: Path) -> None:
-    """No file is written any more; the next opening removes what it has left."""
+    """No file is written any more; the next opening removes its leftovers."""
     store = logstore.open(tmp_path)
     partition = made(store)
     wanted = newest(partition)
@@ -342,7 +342,7 @@ def test_close_during_a_compaction_ends_it(tmp_path: Path) -> None:
 
 
 def test_deletion_of_the_topic_during_a_compaction_ends_it(tmp_path: Path) -> None:
-    """The caller is told that it was deleted."""
+    """The caller gets the error of a deleted topic."""
     with logstore.open(tmp_path) as store:
         partition = made(store)
 
@@ -355,7 +355,7 @@ def test_deletion_of_the_topic_during_a_compaction_ends_it(tmp_path: Path) -> No
 
 
 def test_retention_during_a_compaction_deletes(tmp_path: Path) -> None:
-    """The compaction continues with what is left."""
+    """The compaction continues with the rest."""
     with logstore.open(tmp_path) as store:
         partition = made(store)
         wanted = newest(partition)

@@ -65,7 +65,7 @@ def test_digest_is_that_of_the_file(directory: Directory) -> None:
 def test_segment_that_is_not_what_was_sealed_gets_none(
     directory: Directory, data: bytes
 ) -> None:
-    """A digest would vouch for what it is now. It is not tried again."""
+    """A digest would vouch for the current bytes. It is not tried again."""
     found, one = digests(directory), segment(directory, data)
     assert found.make(one) is None
     found.write_all((one, one))

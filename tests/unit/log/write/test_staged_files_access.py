@@ -1,4 +1,4 @@
-"""Whose the staged files are, and who may read them: whom the store is for."""
+"""Owner and permissions of staged files: the users of the store may read them."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def mode_of(store: Store, staged: Staged) -> int:
 
 @pytest.mark.parametrize("size", [1, 500_000])
 def test_staged_file_is_for_whom_the_store_is_for(tmp_path: Path, size: int) -> None:
-    """Whoever stages opens the store read-only and need not know of the group: the
-    owner, another user of the group, has to read the file."""
+    """The process that stages opens the store read-only and need not know of the group:
+    the owner, another user of the group, has to read the file."""
     root = tmp_path / "store"
     root.mkdir()
     root.chmod(0o770)

@@ -95,7 +95,7 @@ ODD_IDENTITIES = [
 def test_identity_of_any_characters_publishes_once(
     store: Store, partition: Partition, identity: str
 ) -> None:
-    """And others continue publishing beside it; also when the store is opened again."""
+    """Other identities continue to publish, even when the store is opened again."""
     for sequence in (1, 2):
         for name in (identity, "other"):
             with store.stage(name, sequence) as opened:

@@ -30,7 +30,7 @@ PUBLISHABLE = [(magic, codec) for magic, codec in FORMATS if magic]
 
 
 def test_staged_for_a_topic_that_was_made_anew_is_refused(store: Store) -> None:
-    """Its records are not for that one, which has separate settings."""
+    """Its records are not for the new topic, which has separate settings."""
     partition = store.create_topic("t", 1, config_of(2))[0]
     staged = stage(store, partition, b"for the first")
     store.delete_topic("t")
@@ -132,8 +132,8 @@ def stamping(magic: int, codec: str, kind: str) -> TopicConfig:
 def test_published_records_have_the_time_of_their_publication(
     tmp_path: Path, magic: int, codec: str
 ) -> None:
-    """Where the topic has the time of the append: not that of their staging, which may
-    be hours before what is in the log already; also in the indexes."""
+    """If the topic has the time of the append: not the time of their staging, which may
+    be hours before that of records in the log already; also in the indexes."""
     clock = FixedClock(1_700_000_000_000)
     with open_store(tmp_path / "store", _files=clock) as store:
         partition = store.create_topic("t", 2, stamping(magic, codec, "LogAppendTime"))[

@@ -1,4 +1,5 @@
-"""A stage and what it hands out are good for one publication, whoever asks again."""
+"""A stage and the objects that it returns are good for one publication, for any
+caller."""
 
 from __future__ import annotations
 
@@ -198,7 +199,7 @@ def test_append_that_ends_half_way_ends_the_stage(
 def test_stage_may_be_used_by_what_makes_its_records(
     store: Store, partition: Partition
 ) -> None:
-    """A reader that stages a line of its own; one that finishes the stage is told."""
+    """A reader may stage a line itself; one that finishes the stage gets an error."""
     pa = pytest.importorskip("pyarrow")
     schema = pa.schema([("value", pa.binary())])
     opened = store.stage()
@@ -251,7 +252,7 @@ def test_call_from_inside_a_call_changes_nothing(tmp_path: Path) -> None:
 def test_forgotten_stage_gives_its_descriptor_back(
     store: Store, partition: Partition
 ) -> None:
-    gc.collect()  # what other tests have left behind
+    gc.collect()  # leftovers of other tests
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(10):
         store.stage().append_many(partition, [b"x" * 200_000])

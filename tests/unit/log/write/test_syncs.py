@@ -1,4 +1,5 @@
-"""When appended records are synced: at once, after so many, or after some time."""
+"""When appended records are synced: at once, after a number of them, or after some
+time."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from support.values import append_one, append_records, config_of, fill, new_part
 
 
 def test_concurrent_durable_appends_share_syncs(tmp_path: Path) -> None:
-    """Callers that arrive while a sync goes on are served together by the next one."""
+    """Callers that arrive during a sync are served together by the next one."""
     files = FaultyFiles()
     threads, each = 8, 5
     with open_store(tmp_path, _files=files) as store:
@@ -323,7 +324,7 @@ def test_sync_by_time_that_has_no_memory_is_tried_again(
     at: str,
     error: type[Exception],
 ) -> None:
-    """At its begin, or where it finds the partition busy and plans to come again: it is
+    """At its begin, or when it finds the partition busy and plans to come again: it is
     the only one that is planned, and would not come any more."""
     files = FaultyFiles()
     busy, failed = threading.Event(), threading.Event()
@@ -343,7 +344,7 @@ def test_sync_by_time_that_has_no_memory_is_tried_again(
         call_later(self, delay_ms, task)
 
     def before(method: str, name: str) -> None:
-        # The append goes on when the sync has met it.
+        # The append continues when the sync has met it.
         if method == "write" and name.endswith(".log") and not busy.is_set():
             busy.set()
             assert failed.wait(20)

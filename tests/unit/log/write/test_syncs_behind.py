@@ -38,7 +38,7 @@ def test_much_that_is_not_synced_is_synced_in_the_background(tmp_path: Path) -> 
 def test_steps_ask_for_the_sync_of_much_that_is_not_synced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Steps of C do not go on beyond 8 MiB, though the disk has room for them."""
+    """Steps of C do not continue beyond 8 MiB, though the disk has room for them."""
     planned: list[int] = []
     later: list[Callable[[], None]] = []
 

@@ -57,7 +57,7 @@ def indexed(tree: Tree) -> list[tuple[int, TxnEntry]]:
 
 
 def expected_index(log: Transactions, bases: list[int]) -> list[tuple[int, TxnEntry]]:
-    """Each entry beside the segment that has its marker."""
+    """Each entry, with the segment that has its marker."""
     return [
         (max(base for base in bases if base <= entry.last_offset), entry)
         for entry in log.aborted
@@ -127,7 +127,8 @@ def test_appended_transactions_are_read_and_indexed_as_a_broker_would(
 def test_one_call_may_have_whole_transactions_of_several_segments(
     tmp_path: Path,
 ) -> None:
-    """Each entry is beside its marker, as if the batches had come one by one."""
+    """Each entry is in the index of its marker's segment, as if the batches had come
+    one by one."""
     log = Transactions(random.Random(7))
     data = b"".join(log.next_batch() for _ in range(60))
     with logstore.open(tmp_path) as store:
@@ -446,7 +447,7 @@ def test_damaged_index_takes_no_entry_until_it_is_built_again(
 def test_entry_that_cannot_be_written_leaves_neither_index_nor_record(
     tmp_path: Path, method: str, nth: int
 ) -> None:
-    """A call is all or nothing: what it had written of the index goes again."""
+    """A call is all or nothing: its index entries are removed again."""
     log = Transactions(random.Random(4))
     files = FaultyFiles()
     with open_store(tmp_path, _files=files) as store:

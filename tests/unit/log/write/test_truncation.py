@@ -50,8 +50,8 @@ def test_damage_in_what_stays_is_named_and_nothing_is_cut(
 
 
 def test_segment_is_read_in_several_buffers(tmp_path: Path) -> None:
-    """A batch that is larger than one of them is no reason to stop; the indexes are
-    those of a log that was written up to there."""
+    """A batch that is larger than one of them is no reason to stop; the indexes equal
+    the ones of a log that was written up to there."""
     config = logstore.TopicConfig(max_message_bytes=4 << 20)
     sizes = [100_000] * 15 + [3 << 20] + [100_000] * 15
     indexes = []

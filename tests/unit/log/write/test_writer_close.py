@@ -34,7 +34,8 @@ def test_close_that_is_interrupted_anywhere_and_made_again_loses_nothing(
     state: a repeated close begins with the writer's current state."""
 
     def closed_at(place: int) -> int:
-        """Interrupted at a place; how many there are, if that is behind all."""
+        """Interrupt the close at a place; return how many there are, if `place` is past
+        all."""
         path, files = tmp_path / str(place), FaultyFiles()
         store = open_store(path, _files=files)
         partition = new_partition(store, magic)
@@ -62,7 +63,7 @@ def test_close_that_is_interrupted_anywhere_and_made_again_loses_nothing(
 
     places = closed_at(_BEHIND_ALL)
     assert places > 100
-    # Where the writer is given up, each one.
+    # Each place at which the writer is given up.
     for place in (*range(1, places - 60, 12), *range(places - 60, places)):
         closed_at(place)
 

@@ -36,8 +36,8 @@ from support.values import (
 def test_append_whose_sync_cannot_be_planned_writes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever is to fail does so before the record is in: an error after that would
-    have it appended twice by who tries again. The next append plans its sync anew."""
+    """Whatever can fail does so before the record is in: after that, a caller that
+    tries again would append it twice. The next append plans its sync again."""
 
     def refuse(self: Scheduler, delay_ms: int, task: object) -> None:
         raise error
@@ -65,7 +65,7 @@ def test_append_whose_sync_cannot_be_planned_writes_nothing(
 
 
 def raises_in_deep_stack(call: Callable[[], object], spare: int) -> bool:
-    """Whether a call finds too little room where the stack takes so many calls more."""
+    """Whether a call finds too little room with `spare` more calls on the stack."""
     depth = 0
     frame: FrameType | None = sys._getframe()
     while frame is not None:
@@ -154,8 +154,9 @@ class Short(Unsynced):
 def test_append_that_is_in_does_not_raise_where_its_sync_has_no_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is left to the next one, or to the thread that syncs in time; only who asked
-    for a sync, and has none, is told. Behind a sync there is nothing to tell."""
+    """The sync is left to the next one, or to the thread that syncs in time; only a
+    caller that asked for a sync, and got none, gets an error. After a sync there is no
+    error."""
     files = Short()
     with open_store(tmp_path, _files=files) as store:
         partition = new_partition(store, flush_messages=2)
@@ -180,8 +181,8 @@ def test_append_inside_of_a_call_of_another_store_is_refused_before_it_is_in(
     tmp_path: Path,
 ) -> None:
     """Its sync could be: another thread may have the lock that it needs, and this one
-    must not wait for that while it holds others. Told after the append, the caller
-    would append again."""
+    must not wait for that while it holds others. If the error came after the append,
+    the caller would append again."""
     held = native.Mutex(5, "a lock of another store", new_group())
     config = logstore.TopicConfig(flush_messages=1)
     with logstore.open(tmp_path) as store:

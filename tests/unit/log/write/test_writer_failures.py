@@ -70,7 +70,7 @@ def test_failed_call_leaves_the_log_as_it_was(
     kind: type[logstore.StorageError],
 ) -> None:
     """After a failure the log reads as before, here and in another reader, and takes
-    appends again once the cause is gone; a later opening finds nothing to mend."""
+    appends again once the cause is gone; a later opening finds nothing to repair."""
     files = FaultyFiles()
     store = open_store(tmp_path, _files=files)
     partition = new_partition(store, magic, segment_bytes=600)
@@ -150,8 +150,8 @@ def test_failed_write_that_cannot_be_undone_ends_the_partition(
 def test_failed_sync_ends_the_partition_for_writing(
     tmp_path: Path, magic: int, how: str
 ) -> None:
-    """A sync that fails once is never tried again: now and later SyncFailedError,
-    while reading goes on and other partitions are not concerned."""
+    """A sync that fails once is never tried again: now and later SyncFailedError, while
+    reading continues and other partitions are not concerned."""
     files = FaultyFiles()
     store = open_store(tmp_path, _files=files)
     topic = store.create_topic(
@@ -194,7 +194,7 @@ def test_failed_sync_ends_the_partition_for_writing(
     files.forget()
     with open_store(tmp_path, _files=files) as store:
         store.recover()
-        # What lies past the durable point is written again, not only synced again.
+        # Bytes past the durable point are written again, not only synced again.
         assert files.count("write", ".log") >= 1
         assert files.count("sync", ".log") >= 1
         partition = store.topic("orders")[0]
@@ -208,7 +208,7 @@ def test_failed_sync_ends_the_partition_for_writing(
 def test_failed_sync_of_the_background_thread_is_raised_by_the_next_append(
     tmp_path: Path,
 ) -> None:
-    """Nobody waits for the timed flush; the next caller hears of its failure."""
+    """No caller waits for the timed flush; the next one gets its error."""
     files = FaultyFiles()
     with open_store(tmp_path, _files=files) as store:
         partition = new_partition(store, flush_ms=1)
@@ -225,8 +225,8 @@ def test_failed_sync_of_the_background_thread_is_raised_by_the_next_append(
 
 
 def test_close_whose_sync_fails_raises_and_is_not_clean(tmp_path: Path) -> None:
-    """A store that could not be made durable says so, lets go of its lock, and is not
-    taken for cleanly closed."""
+    """A store that could not be made durable raises an error, releases its lock, and is
+    not taken for cleanly closed."""
     files = FaultyFiles()
     store = open_store(tmp_path, _files=files)
     partition = new_partition(store)
@@ -285,7 +285,7 @@ def test_failure_on_an_index_or_the_durable_point_costs_no_record(
 
 
 def test_close_whose_index_cannot_be_written_loses_nothing(tmp_path: Path) -> None:
-    """The next opening makes the index anew."""
+    """The next opening builds the index again."""
     files = FaultyFiles()
     store = open_store(tmp_path, _files=files)
     partition = new_partition(store, index_interval_bytes=100)
@@ -379,7 +379,7 @@ def test_append_that_failed_after_a_reader_has_seen_it_is_recorded_as_cut(
 def test_cut_of_a_failed_append_is_recorded_before_a_byte_is_removed(
     tmp_path: Path, magic: int, count: int
 ) -> None:
-    """A reader that looks in between would take the lower end for a cut of its own, to
+    """A reader that looks in between would take the lower end for a separate cut, to
     the last end that it happens to have seen. A writer that is killed there has
     appended nothing: an opening removes the rest."""
     files, path, copy = FaultyFiles(), tmp_path / "data", tmp_path / "copy"

@@ -1,4 +1,4 @@
-"""Room for what is written: a full disk refuses an append, and nothing else."""
+"""Room for written bytes: a full disk refuses an append, and nothing else."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from support.values import (
 def test_full_disk_refuses_an_append_before_a_byte_is_written(
     tmp_path: Path, magic: int, codec: str
 ) -> None:
-    """DiskFullError, the file as it was; reading continues; appending does when there
-    is room again, without a gap in the offsets."""
+    """DiskFullError, and the file is unchanged; reading continues; appending does when
+    there is room again, without a gap in the offsets."""
     files = FullDisk()
     with open_store(tmp_path, _files=files) as store:
         partition = new_partition(store, magic, codec, segment_bytes=4000)
@@ -163,7 +163,7 @@ def no_longer_names(files: FaultyFiles) -> None:
 def test_deletion_without_room_for_longer_names_removes_the_files(
     tmp_path: Path,
 ) -> None:
-    """Where a full disk has no room for `.deleted`, files are removed at once."""
+    """If a full disk has no room for `.deleted`, files are removed at once."""
     files = FullDisk()
     with open_store(tmp_path, _files=files) as store:
         partition = new_partition(store, **NO_DELAY)
@@ -208,7 +208,7 @@ def test_truncation_on_a_full_disk_frees_space(
 def test_truncation_needs_no_room_for_index_files(
     tmp_path: Path, start: int, missing: tuple[str, ...]
 ) -> None:
-    """A segment that was rolled on a full disk may have none, and a really full file
+    """A segment that was rolled on a full disk may lack them, and a really full file
     system creates no file. The next opening builds them."""
     files = FullDisk()
     with open_store(tmp_path / "live", _files=files) as store:
@@ -245,7 +245,7 @@ def test_truncation_needs_no_room_for_index_files(
 def test_truncation_that_cannot_be_written_down_changes_nothing(
     tmp_path: Path,
 ) -> None:
-    """DiskFullError; appends go on when there is room again."""
+    """DiskFullError; appends continue when there is room again."""
     files = FullDisk()
     with open_store(tmp_path, _files=files) as store:
         partition = new_partition(store, **NO_DELAY)
@@ -289,7 +289,7 @@ def test_truncation_that_may_be_written_down_ends_the_partition(
     tmp_path: Path, refused: str, error: int
 ) -> None:
     """The state file has its new bytes, and the sync of them is refused, or that of the
-    directory: nobody knows what the next opening finds, so nothing is appended."""
+    directory: it is unknown what the next opening finds, so nothing is appended."""
     files = FaultyFiles()
     store = open_store(tmp_path, _files=files)
     partition = new_partition(store, **NO_DELAY)
@@ -358,7 +358,7 @@ def test_interrupted_deletion_is_finished_where_names_do_not_fit(
 
 
 class FileLimit(FaultyFiles):
-    """A process that may write files of so many bytes, on a disk with room."""
+    """A process that may write files of at most 4096 bytes, on a disk with room."""
 
     def resource_limits(self) -> tuple[int | None, int | None]:
         return None, 4096
