@@ -113,7 +113,7 @@ def test_append_record_that_needs_a_new_segment_gives_nothing():
 
 @pytest.mark.parametrize("seed", range(20))
 def test_append_record_equals_the_long_way(seed):
-    """ls_encode_messages and ls_plan_append, or 0 where one of them says no."""
+    """ls_encode_messages and ls_plan_append, or 0 if one of them refuses."""
     rng = random.Random(seed)
     limits = {
         "segment_bytes": rng.choice((200, 3000, 2**31 - 1)),
@@ -183,7 +183,7 @@ def test_append_record_equals_the_long_way(seed):
     ],
 )
 def test_append_record_tells_why_it_needs_a_new_segment(limits, fields, stop):
-    """The state stays as it was."""
+    """The state stays unchanged."""
     one = OneRecord(new_state(0, size=100, **fields), limits)
     before = as_dict(one.state)
     assert one.append(b"key", b"value")[0] == 0
@@ -299,7 +299,8 @@ def encode(rows, times, target, *, magic, capacity=5000, max_bytes=2000):
 
 @pytest.mark.parametrize("magic", [0, 1, 2])
 def test_encode_records_writes_what_an_append_would(magic):
-    """Nothing where they are too many or too large; a status for what cannot be."""
+    """Nothing if they are too many or too large; a status for arguments that cannot
+    be."""
     rng = random.Random(magic)
     for target in (500, 900):
         rows, times = some_rows(rng, 12)

@@ -37,7 +37,7 @@ def test_batch_that_is_not_there_ends_the_walk_behind_the_last_one() -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 1023, 1024, 1025, 2500])
 def test_headers_are_those_of_all_batches(count: int) -> None:
-    """However many there are; then the attributes tell why the walk ended."""
+    """However many there are; then the attributes show why the walk ended."""
     entries = [message(offset, None, b"value") for offset in range(count)]
     data = b"".join(entries)
     for tail, stop in ((b"", native.STOP_END), (b"\0" * 20, native.STOP_ZEROS)):
@@ -90,7 +90,7 @@ def test_seek_finds_the_first_batch_that_ends_at_an_offset_or_above(count: int) 
 
 
 def test_seek_trusts_no_offset_of_a_damaged_batch() -> None:
-    """Its checks are those of a walk; no batch has the largest offset."""
+    """Its checks are the checks of a walk; no batch has the largest offset."""
     wrong = bytearray(message(5, None, b"value"))
     wrong[-1] ^= 1
     data = message(3, None, b"value") + bytes(wrong)

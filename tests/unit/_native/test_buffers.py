@@ -35,7 +35,7 @@ def test_pool_keeps_no_more_than_it_should():
 
 
 def test_pool_that_was_closed_keeps_nothing():
-    """Buffers in use stay as they are."""
+    """Buffers in use stay unchanged."""
     pool = native.BufferPool(1000, 2)
     kept, dropped = pool.take(), pool.take()
     kept.view[:4] = b"kept"

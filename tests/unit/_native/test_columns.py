@@ -62,7 +62,7 @@ class Filled:
 
     @staticmethod
     def times(kinds):
-        """Some have none: those of magic 0, and others."""
+        """Some have no time: records of magic 0, and others."""
         return [
             -1 if kind < 0 or i % 7 == 3 else 5000 - i for i, kind in enumerate(kinds)
         ]
@@ -284,7 +284,7 @@ def test_slices_from_arrow_that_lead_out_of_a_buffer_are_refused(ends, other):
     [(-1, 0), (1, -1), (3, 0), (1, 2), (2**62, 0), (1, 2**63 - 1), (2**63 - 1, 1)],
 )
 def test_slices_from_arrow_that_the_column_does_not_have_are_refused(n, first):
-    """More than it has positions; an element that ends behind all numbers."""
+    """More than it has positions; an element that ends after all numbers."""
     pos, length = ffi.new("int64_t[]", 1), ffi.new("int32_t[]", 1)
     offsets = ffi.new("int64_t[]", [0, 1, 2])
     column = ffi.new(
@@ -302,7 +302,7 @@ def test_slices_from_arrow_that_the_column_does_not_have_are_refused(n, first):
 
 
 def test_slices_from_arrow_of_2_gib_are_refused():
-    """A length has 32 bits; which element it was is told."""
+    """A length has 32 bits; the error contains the number of the element."""
     status, error, _, _ = arrow_slices([0, 1, 1 + 2**31], 2)
     assert (status, error.offset, error.found) == (lib.LS_E_TOO_LARGE, 1, 2**31)
     assert arrow_slices([0, 2**31 - 1], 1)[0] == 0

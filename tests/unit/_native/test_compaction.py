@@ -24,7 +24,7 @@ from support.compacting import (
 
 SECRET = bytes(range(16))
 CHECKS = native.CHECK_CRC | native.CHECK_ORDER
-# What the core calls; the tests below reach all of it through `native.Compaction`.
+# Functions of the core; the tests below reach all of it through `native.Compaction`.
 CALLED = (
     lib.ls_hash_key,
     lib.ls_map_batches,
@@ -299,7 +299,7 @@ def test_damaged_batch_is_one_of_no_producer(magic: int) -> None:
 
 @pytest.mark.parametrize("magic", [0, 1, 2])
 def test_scan_of_producers_finds_offsets_that_go_back(magic: int) -> None:
-    """In what is of no producer, too."""
+    """Also in batches of no producer."""
     if magic < 2:
         first, second = messages(items((b"a", b"1"), (b"b", b"2"), first=8), magic)
     else:
@@ -312,7 +312,7 @@ def test_scan_of_producers_finds_offsets_that_go_back(magic: int) -> None:
 
 
 def test_first_null_is_the_first_negative_length() -> None:
-    """-1 where there is none."""
+    """The result is -1 without one."""
     assert native.first_null(native.int32_array([1, 0, -1, -1]), 4) == 2
     assert native.first_null(native.int32_array([1, 0]), 2) == -1
     assert native.first_null(ffi.NULL, 0) == -1

@@ -41,7 +41,7 @@ def test_batch_without_a_gap_before_it_is_not_contradicted():
         plain(9, 3) + plain(10),
     ):
         assert contradicted(data, 8)[0] == lib.LS_STOP_END
-    # A gap says nothing if the batch behind lies below it.
+    # A gap says nothing if the batch after it has a lower offset.
     assert contradicted(plain(9) + plain(8), 8)[0] == lib.LS_STOP_END
     assert contradicted(plain(9) + plain(8), 7)[0] == lib.LS_STOP_OFFSET
     # It is not known where the batch before ends.
@@ -68,7 +68,7 @@ def test_last_batch_waits_for_what_follows_it():
 
 
 def test_what_is_no_batch_ends_the_search():
-    """Who decodes it says what it is."""
+    """The error comes from the decoder."""
     assert contradicted(plain(9) + b"garbage" * 20, 8)[0] == lib.LS_STOP_END
     assert contradicted(plain(9) + bytes(100), 8)[0] == lib.LS_STOP_END
     assert contradicted(b"", 8)[0] == lib.LS_STOP_END

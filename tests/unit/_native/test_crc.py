@@ -31,7 +31,7 @@ def kind(request):
 
 @pytest.fixture(params=CASES, ids="-".join)
 def case(request):
-    """A checksum and a path; skipped where there is none."""
+    """A checksum and a path; skipped if the machine does not have it."""
     name, path = request.param
     ok = ffi.new("int32_t *")
     KINDS[name][0](PATHS[path], 0, b"", 0, ok)
@@ -107,7 +107,8 @@ def test_crc_of_large_blocks_equals_the_reference(crc, reference, size):
 
 @pytest.mark.parametrize("parts", [128, 192, 384, 576, 768, 1536, 1728, 3072, 4608])
 def test_crc_around_whole_parts_equals_the_reference(crc, reference, parts):
-    """Where one loop hands over to the next, at odd addresses, from any value."""
+    """At the transitions from one loop to the next, at odd addresses, from any
+    value."""
     rng = random.Random(parts)
     data = rng.randbytes(parts + 80)
     memory = ffi.from_buffer(data)

@@ -28,7 +28,7 @@ ENTRIES = {
     "v1-wrapper": message(1, None, message(0, b"k", b"v"), attributes=1),
     "v2": batch(0, record(0, b"k", b"v" * 70) + HEADERS, 2),
 }
-# What no checksum covers: the frame, and the epoch of magic 2.
+# Bytes that no checksum covers: the frame, and the epoch of magic 2.
 UNCOVERED = {"v0": range(12), "v1": range(12), "v1-wrapper": range(12), "v2": range(17)}
 
 

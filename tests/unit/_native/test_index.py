@@ -292,7 +292,7 @@ def test_plan_rolls_strictly():
 
 
 def test_plan_rolls_by_the_largest_timestamp_of_all_that_is_appended_at_once():
-    """Behind another batch, all of it or nothing; in an empty segment, nothing."""
+    """After another batch, all of it or nothing; in an empty segment, nothing."""
     first, *more = [
         batch(i, record(0, None, b"v"), 1, max_timestamp=T + delta)
         for i, delta in enumerate((0, 1, 100, 2))
@@ -359,14 +359,14 @@ def test_plan_stops_at_a_full_entry_buffer_and_goes_on():
     ],
 )
 def test_plan_stops_where_the_whole_batches_end(tail, stop):
-    """Recovery learns the length of what is good."""
+    """Recovery learns the length of the good part."""
     head = plain_batch(0, 2)
     _, out, _, _ = plan(head + tail, new_state(0), None)
     assert (out.bytes, out.stop) == (len(head), stop)
 
 
 def test_plan_over_damage_keeps_what_came_before():
-    """The error tells where; checksums are not looked at."""
+    """The error has the place; checksums are not looked at."""
     head = plain_batch(0, 2)
     bad = patched(plain_batch(2, 1), 16, b"\x05")
     state = new_state(0)

@@ -229,7 +229,7 @@ def compare_with_the_definition(rng):
     "tail", [b"\0" * 40, b"\x7f" * 60, message(2000, None, b"v")[:-1], b"\1"]
 )
 def test_what_is_no_batch_is_doubtful(tail):
-    """The caller has checked the bytes another way, and is told."""
+    """The caller has checked the bytes another way, and gets the result."""
     data = message(BASE, None, b"value")
     check = Check()
     assert check.walk_over(data)
@@ -268,7 +268,7 @@ def test_offsets_and_positions_that_no_entry_can_have_are_doubtful():
 
 
 def test_verify_with_columns_puts_the_records_out():
-    """And stops where they are full; the comparison has come as far."""
+    """It stops when they are full; the comparison has come as far."""
     data = b"".join(message(BASE + i, None, b"value") for i in range(100))
     offsets = ffi.new("int64_t[]", 70)
     columns = ffi.new("ls_columns *", {"capacity": 70, "offset": offsets})

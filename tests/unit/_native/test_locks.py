@@ -57,7 +57,7 @@ def is_free(mutex: native.Mutex) -> bool:
 
 
 def test_mutex_excludes_other_threads() -> None:
-    """Who does not have it waits until it is free."""
+    """A thread without the lock waits until it is free."""
     mutex = native.Mutex(3, "a lock")
     thread = held_by_another(mutex)
     begin = time.monotonic()
@@ -79,8 +79,8 @@ def test_mutex_entered_again_by_its_thread_raises() -> None:
 
 
 def test_mutex_of_lower_rank_is_refused() -> None:
-    """Waiting for a lower rank could be a circle of waiters, and who holds a higher one
-    is in the middle of something."""
+    """Waiting for a lower rank could be a circle of waiters, and the holder of a higher
+    one is in the middle of something."""
     low, high = native.Mutex(3, "low"), native.Mutex(5, "high")
     with high:
         with pytest.raises(ReentrantCallError, match="low"), low:
@@ -114,7 +114,7 @@ def test_mutex_of_higher_rank_is_waited_for() -> None:
 
 
 def test_mutex_of_another_group_is_tried_and_not_waited_for() -> None:
-    """Ranks are those of one store; two stores have no order."""
+    """Ranks order the locks of one store; two stores have no order."""
     here, there = native.Mutex(5, "here", 1), native.Mutex(3, "there", 2)
     with here, there:
         assert (here.top, there.top) == (5, 3)
@@ -214,7 +214,7 @@ def test_interrupts_leave_no_lock_behind(kind: str) -> None:
 
 
 def test_deferred_calls_come_when_the_last_lock_is_free() -> None:
-    """In order, and at once where no lock is held."""
+    """In order, and at once if no lock is held."""
     a, b = native.Mutex(3, "a"), native.Mutex(5, "b")
     told: list[tuple[str, bool]] = []
 
@@ -347,8 +347,8 @@ def test_lock_of_a_thread_that_has_ended_can_be_let_go_of() -> None:
 
 # ------------------------------------------------------------ threads without memory
 
-# One arena, or each thread has room of its own. The threads wait for plain locks, which
-# need no memory; what is tried is tried while there is none.
+# One arena, or each thread has separate room. The threads wait for plain locks, which
+# need no memory; calls are tried while there is no memory.
 NO_MEMORY = """
 import resource, sys, _thread, time
 from logstore import _native as native
@@ -459,7 +459,7 @@ def test_bad_arguments_are_refused() -> None:
 
 
 def test_fork_of_a_handler_in_a_thread_that_waits_goes_on_in_both() -> None:
-    """In the child nobody else holds the lock that its thread waits for."""
+    """In the child no other thread holds the lock that its thread waits for."""
     mutex = native.Mutex(1, "one")
     children: list[int] = []
 
@@ -521,7 +521,8 @@ has_sentinel = pytest.mark.skipif(
 def test_end_of_a_thread_is_seen_though_two_interrupts_have_left_its_lock() -> None:
     """The first comes when `join` has taken the lock of a thread that has ended, the
     second before it is released again."""
-    # A daemon, as those of a store: the interpreter waits for the locks of others.
+    # A daemon, as the threads of a store: the interpreter waits for the locks of
+    # others.
     thread: Any = threading.Thread(target=int, daemon=True)
     thread.start()
     lock = thread._tstate_lock

@@ -13,7 +13,7 @@ from logstore._native._ls import ffi, lib
 
 TESTS = pathlib.Path(__file__).resolve().parent
 SOURCES = TESTS.parents[2] / "src" / "logstore" / "_native"
-# A sanitizer that was loaded into this process is none of the compiler's business.
+# A sanitizer that was loaded into this process must not be loaded into the compiler.
 ENVIRONMENT = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD"}
 NAMES = [name for name in dir(lib) if not name.startswith("_")]
 API_HEADERS = ("ls_api.h", "ls_compact_api.h", "ls_group_api.h")
@@ -94,8 +94,8 @@ with tempfile.TemporaryDirectory() as folder, logstore.open(folder) as store:
 
 
 def test_modules_are_for_one_interpreter() -> None:
-    """They keep their types in static variables. A second interpreter is told so, and
-    the first one continues; it may load them again."""
+    """They keep their types in static variables. A second interpreter gets an error,
+    and the first one continues; it may load them again."""
     done = subprocess.run(
         [sys.executable, "-c", ONE_INTERPRETER], capture_output=True, text=True
     )

@@ -1,5 +1,5 @@
-"""The module of records (pyrecords.c): its functions, and what records and their
-iterators leave behind in memory and with the collector."""
+"""The module of records (pyrecords.c): its functions, and leftovers of records and
+their iterators in memory and with the collector."""
 
 import contextlib
 import copy
@@ -158,7 +158,7 @@ def test_configure_again_and_again_takes_no_memory():
 
 @pytest.mark.parametrize("kind", [Record, TopicRecord])
 def test_records_are_small_and_the_collector_does_not_know_them(kind):
-    """Half of what a named tuple and its numbers take."""
+    """Half the size of a named tuple and its numbers."""
     made = [RECORD, _records.of_topic("orders", 1, RECORD), Record(1, 2, None, None)]
     assert kind.__basicsize__ <= 80
     assert kind.__dictoffset__ == kind.__weakrefoffset__ == kind.__itemsize__ == 0
@@ -250,8 +250,8 @@ USES = {
 @pytest.mark.parametrize("kind", [Record, TopicRecord])
 @pytest.mark.parametrize("use", USES)
 def test_uses_of_records_leave_nothing_behind(use, kind):
-    """No references to the fields, the record and its type, and no memory, where it
-    succeeds and where it does not."""
+    """No references to the fields, the record and its type, and no memory, on success
+    and on failure."""
     things = [b"a key of its own", b"a value of its own", (("a", b"b"),), [1]]
     place = ["a topic of its own", 1] if kind is TopicRecord else []
     record = kind(*place, 5, T, *things)
@@ -348,7 +348,7 @@ ITERATIONS = {
 @pytest.mark.sampled(10)
 @pytest.mark.parametrize("use", ITERATIONS)
 def test_iterators_leave_nothing_behind(use):
-    """No references and no memory, where they succeed and where they do not."""
+    """No references and no memory, on success and on failure."""
     items = [[1], [2]]
     counted = [items, *items, COLUMNS, Record, DecodedRecords, Flattened, KINDS[1]]
     call = partial(ITERATIONS[use], items)
@@ -419,7 +419,7 @@ def test_flattened_in_a_cycle_is_collected():
 
 
 def test_a_generator_in_a_cycle_is_closed_by_the_collector():
-    """Its `finally` runs, and may use what it is in."""
+    """Its `finally` runs, and may use the iterator that it is part of."""
     log = []
 
     def runs():

@@ -63,7 +63,7 @@ def random_batch(rng: random.Random, magic: int) -> Any:
     if rng.random() < 0.3:
         columns["value"] = pa.array([rng.choice("aäö€") * 3] * rows, pa.string())
     kind = rng.choice((pa.int64(), pa.timestamp("ms"), pa.timestamp("ms", tz="UTC")))
-    # Without times they would differ by what the clock says.
+    # Without times they would differ by the time of the clock.
     times = [T + rng.randrange(10**6) for _ in range(rows)]
     columns["timestamp"] = pa.array(times, pa.int64()).cast(kind)
     if rng.random() < 0.3:
@@ -132,7 +132,7 @@ def test_other_types_go_the_usual_way(tmp_path: Path, name: str) -> None:
 
 
 def test_field_with_metadata_goes_the_usual_way(tmp_path: Path) -> None:
-    """It may say that the values are those of an extension type."""
+    """It may say that the values are of an extension type."""
     partition = partition_of(tmp_path, 1)
     counted = Counted(partition)
     field = pa.field("value", pa.binary(), metadata={"ARROW:extension:name": "x"})

@@ -94,7 +94,8 @@ def expected(rows, headers=None):
 
 
 def test_there_is_a_record_for_each_row():
-    """Null is None, empty is empty, and the numbers keep their ends."""
+    """A null value gives None, an empty one is empty, and the numbers keep their
+    ends."""
     made = list(Columns(ROWS).records())
     assert made == expected(ROWS)
     assert {type(record) for record in made} == {Record}
@@ -184,7 +185,7 @@ def test_timestamp_types_are_those_configured_when_a_record_is_made():
 
 
 def test_a_record_is_made_when_it_is_asked_for():
-    """From what the columns say then; those made before stay."""
+    """It has the content of the columns at that time; earlier records stay."""
     columns = Columns([(i, T, b"abc", b"def", 0) for i in range(4)])
     made = columns.records()
     first = next(made)
@@ -259,7 +260,7 @@ def test_it_is_an_iterator_and_nothing_else(kind):
 
 
 def test_wrong_counts_raise():
-    """Negative ones, and those that are too large."""
+    """Negative ones, and ones that are too large."""
     columns = Columns(ROWS)
     for count in (-1, -sys.maxsize - 1):
         with pytest.raises(ValueError, match="negative"):
@@ -529,7 +530,7 @@ def test_close_while_it_runs_ends_it(place, after):
 
 
 def test_close_by_a_generator_that_it_runs_ends_it():
-    """The generator goes on until it yields, and is then closed."""
+    """The generator continues until it yields, and is then closed."""
     log = []
 
     def runs():

@@ -107,7 +107,7 @@ def test_public_types_are_those_of_the_module(kind):
 
 
 def test_fields_are_what_was_given(kind, good, record):
-    """By position and by keyword, objects as they are."""
+    """By position and by keyword, the same objects."""
     assert [getattr(record, name) for name in kind._fields] == list(good)
     for name, value in zip(kind._fields, good, strict=True):
         if type(value) is not int:
@@ -178,7 +178,7 @@ def test_numbers_may_be_what_has_an_index(kind, place):
 
 
 def test_other_fields_take_any_object(kind, good):
-    """Their types are the contract of who makes records."""
+    """Their types are the contract of the code that makes records."""
     for place, name in enumerate(kind._fields):
         if (kind, place) not in NUMBERS:
             thing = [object()]
@@ -431,7 +431,7 @@ def test_a_sum_with_anything_else_raises(record, other):
 
 
 def test_a_record_is_a_sequence(kind, record):
-    """But neither a tuple nor a mapping, and of a type of its own."""
+    """It is neither a tuple nor a mapping, and has a separate type."""
     for base in (collections.abc.Sequence, collections.abc.Hashable):
         assert isinstance(record, base)
         assert issubclass(kind, base)
@@ -526,7 +526,7 @@ def test_pickles_load_in_a_process_that_has_imported_nothing(kind, record):
 
 
 def test_copies_are_equal(kind, record, good):
-    """Deep ones have headers of their own."""
+    """Deep copies have separate headers."""
     for copied in (copy.copy(record), copy.deepcopy(record)):
         assert type(copied) is kind
         assert copied == record
@@ -540,7 +540,7 @@ def test_copies_are_equal(kind, record, good):
 
 
 def test_replace_changes_fields(kind, record, plain, good):
-    """And leaves the record as it is."""
+    """The record itself stays unchanged."""
     for name in kind._fields:
         value = 9 if name != "key" else None
         changed = record._replace(**{name: value})
@@ -588,7 +588,7 @@ def test_asdict_make_and_names_are_those_of_a_named_tuple(kind, record, plain, g
     ],
 )
 def test_timestamp_is_a_datetime_in_utc(kind, milliseconds, is_there):
-    """None where there is none, and after the year 9999."""
+    """None if the record has no time, and after the year 9999."""
     record = with_field(kind, kind._fields.index("timestamp_ms"), milliseconds)
     assert record.timestamp_ms == milliseconds
     if not is_there:

@@ -178,7 +178,7 @@ def test_point_copies_no_bytes_and_keeps_the_items():
 
 @pytest.mark.parametrize("what", ["point", "point bad", "raise"])
 def test_memory_stays_the_same_over_many_calls(what):
-    """Nothing is left behind, where it succeeds and where it does not."""
+    """No memory is left, on success and on failure."""
     items = [b"item", None]
     bad = [*items, 5]
     calls = {

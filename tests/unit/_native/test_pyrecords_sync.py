@@ -216,7 +216,7 @@ def test_appends_after_a_truncation_are_synced(partition: logstore.Partition) ->
         assert partition.durable_offset == number + 1
 
 
-# ---------------------------------------------------------------- beside a sync
+# ---------------------------------------------------------------- during a sync
 
 
 @contextlib.contextmanager
@@ -243,8 +243,8 @@ def beside_each_sync(work: Callable[[], object]) -> Iterator[None]:
 def test_sync_during_which_the_log_rolls_covers_what_was_marked(
     tmp_path: Path, magic: int, calls: Calls
 ) -> None:
-    """Behind a sync nothing is read that another thread may have replaced meanwhile:
-    the writer and its indexes are those of the mark, or they are not looked at."""
+    """After a sync nothing is read that another thread may have replaced meanwhile: the
+    writer and its indexes are used only if they are still the marked ones."""
     config = logstore.TopicConfig(
         message_format=magic, segment_bytes=2_000, flush_ms=NEVER
     )
@@ -291,9 +291,9 @@ def test_sync_during_which_nothing_is_prepared_any_more_ends_the_usual_way(
 def test_finalizer_that_lets_the_log_rest_in_front_of_a_sync_is_survived(
     partition: logstore.Partition, calls: Calls
 ) -> None:
-    """To allocate may start the garbage collector, and so any code. What a step reads
-    of a log comes after that, and after the question whether it is prepared: the
-    state of a log that rests is freed. (The address sanitizer sees a mistake here.)"""
+    """An allocation may start the garbage collector, and so any code. A step reads a
+    log after that, and after the question whether it is prepared: the state of a log
+    that rests is freed. (The address sanitizer sees a mistake here.)"""
     prepared = writer_of(partition)._log.active.prepared
     sync = writer_of(partition).syncs.shared.sync
     thresholds, done = gc.get_threshold(), []
@@ -431,8 +431,8 @@ def test_error_behind_the_sync_does_not_hide_that_it_was_done(
     calls: Calls,
     error: type[Exception],
 ) -> None:
-    """Without memory or stack, what is to be done after it waits for the next sync;
-    another error is raised."""
+    """Without memory or stack, the work after it waits for the next sync; another error
+    is raised."""
     log = writer_of(partition)._log
     log.point_due()  # so that the next sync has something to do
     partition.append(b"prepares")

@@ -132,7 +132,7 @@ def test_messages_of_another_magic_are_our_own_mistake():
 
 
 def test_area_and_measure_without_headers_are_those_with_none(rows, spread):
-    """There is a shorter way where no record has any; lengths take 1 to 4 bytes."""
+    """There is a shorter way if no record has any; lengths take 1 to 4 bytes."""
     rows = [
         *rows,
         *((None, bytes(n)) for n in (62, 8191, 8192, (1 << 20) - 1, 1 << 20)),
@@ -398,7 +398,7 @@ def shifted(data, shift, last_offset=-1, epoch=9, **other):
 
 
 def test_shift_moves_the_offsets_of_all_batches():
-    """It moves those of messages, a wrapper (one offset) and batches of magic 2;
+    """It moves the offsets of messages, a wrapper (one offset) and batches of magic 2;
     nothing else changes."""
     entries = [
         message(0, b"k", b"v", magic=0),
@@ -432,7 +432,7 @@ def test_shift_moves_the_offsets_of_all_batches():
 def test_shift_of_what_is_damaged_or_does_not_follow_is_refused(
     data, last_offset, shift, status
 ):
-    """And what stands there stays."""
+    """The existing bytes stay."""
     found, walk, after = shifted(data, shift, last_offset)
     assert (found, walk.pos, after) == (status, 0, data)
 
@@ -459,7 +459,7 @@ def test_shift_of_what_nobody_stages_is_refused(data, other, status):
 
 @pytest.mark.parametrize("stamps_all", [0, 1])
 def test_shift_stamps_the_time_of_the_append(stamps_all):
-    """On all, or on those that say of themselves that they have such a time."""
+    """On all, or only on batches with the flag of such a time."""
     data = b"".join(
         [
             message(0, b"k", b"v"),
@@ -515,7 +515,7 @@ def test_restamp_of_a_message_gives_it_that_time(attributes, timestamp):
 
 @pytest.mark.parametrize("codec", [1, 2, 3])
 def test_restamp_of_a_wrapper_holds_for_its_records(codec):
-    """The inner messages stay as they are and are read with the new time."""
+    """The inner messages stay unchanged and are read with the new time."""
     inner = b"".join(message(i, None, b"v%d" % i, timestamp=T - 9) for i in range(3))
     status, entry = restamped(message(7, None, b"compressed", attributes=codec))
     assert status == 0

@@ -120,7 +120,7 @@ def test_area_into_too_small_columns_tells_what_is_needed():
 
 
 def test_area_reads_nothing_outside_itself():
-    """Every cut of an area in memory that ends where it ends."""
+    """Every cut of an area in memory that ends with the area."""
     area = record(0, b"k", b"v" * 100, headers=[(b"h", None)], timestamp_delta=-(2**40))
     memory = Guarded(4096)
     header = header_of(batch(10, area, 1))

@@ -1,4 +1,4 @@
-"""System calls of the core, and where a record is in a record area."""
+"""System calls of the core, and the positions of records in a record area."""
 
 from __future__ import annotations
 
@@ -507,7 +507,7 @@ def test_child_of_a_fork_gives_way_to_no_thread_of_its_parent() -> None:
 
 
 def test_record_of_a_record_area_is_located(tmp_path: Path) -> None:
-    """By its number; there is none past the last, nor in a damaged area."""
+    """By its number; no record is found past the last, nor in a damaged area."""
     write_store(tmp_path, 5, magic=2)
     data = (tmp_path / "orders-0" / f"{0:020}.log").read_bytes()
     pointer = ffi.from_buffer("uint8_t[]", data)
@@ -527,7 +527,8 @@ def test_record_of_a_record_area_is_located(tmp_path: Path) -> None:
 
 
 def test_first_record_of_a_record_area_since_a_time_is_located(tmp_path: Path) -> None:
-    """By its timestamp delta; there is none later than all, nor in a damaged area."""
+    """By its timestamp delta; no record is found later than all, nor in a damaged
+    area."""
     with logstore.open(tmp_path) as store:
         config = logstore.TopicConfig(message_format=2)
         partition = store.create_topic("orders", partitions=1, config=config)[0]

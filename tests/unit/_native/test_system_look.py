@@ -1,4 +1,4 @@
-"""Looks of the core at a directory, and at files in it and beside it."""
+"""Looks of the core at a directory, and at files in it and next to it."""
 
 from __future__ import annotations
 

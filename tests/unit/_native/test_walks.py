@@ -1,4 +1,4 @@
-"""Where walks over batches stop, go on and how they report damage."""
+"""Stops of walks over batches, and how they continue and report damage."""
 
 import pytest
 from unit._native.kafka_bytes import (
@@ -66,7 +66,7 @@ def test_walk_into_a_partial_batch_stops_in_front_of_it(walk, entry):
     for cut in range(1, len(entry)):
         data = whole + second[:cut]
         found = walk(memory.at_end(data), len(data))
-        # Seven zero bytes of the offset cannot be told from zeros.
+        # Seven zero bytes of the offset look like zeros.
         stop = lib.LS_STOP_PARTIAL if cut > 7 else lib.LS_STOP_ZEROS
         assert (found.status, found.stop, found.pos) == (0, stop, len(entry))
 
@@ -161,7 +161,7 @@ def test_decode_walks_over_a_compressed_batch_before_the_start(entry):
 
 
 def test_decode_stops_at_the_stop_offset():
-    """A message, a batch, and a wrapper that can only lie behind."""
+    """A message, a batch, and a wrapper that can only come after it."""
     data = V0 + V1 + V2
     for stop, expected in ((3, []), (4, [3]), (5, [3, 4])):
         found = decode(data, stop=stop)
@@ -306,7 +306,7 @@ def test_walk_takes_the_last_offset_from_its_caller(walk):
 
 # ------------------------------------------------------------------ gaps
 
-# Entries at any offset: plain ones, which tell their first offset, and wrappers.
+# Entries at any offset: plain ones, whose first offset is known, and wrappers.
 PLAIN = {
     "v0": lambda offset: message(offset, b"key", b"value", magic=0),
     "v1": lambda offset: message(offset, b"key", b"value"),
@@ -338,7 +338,7 @@ def test_gapless_walk_over_entries_that_follow_each_other_is_well(walk, at):
 
 @pytest.mark.parametrize("epoch", [1, -1, 2**31 - 1, -(2**31)])
 def test_walk_over_a_leader_epoch_that_is_not_ours_is_an_error(walk, epoch):
-    """No checksum covers it; where nobody asks it passes."""
+    """No checksum covers it; without the check it passes."""
     ours = patched(V2, 12, bytes(4))
     data = patched(V2, 12, epoch.to_bytes(4, "big", signed=True))
     assert walk(data).status == 0
@@ -349,7 +349,7 @@ def test_walk_over_a_leader_epoch_that_is_not_ours_is_an_error(walk, epoch):
 
 @pytest.mark.parametrize("second", [0, 4, 5, 7, 8, 2**40, 2**63 - 1, -1, -(2**63)])
 def test_gapless_walk_over_a_gap_or_overlap_is_an_error(walk, at, second):
-    """Ahead, again and behind; without the check a gap passes."""
+    """Ahead, again and back; without the check a gap passes."""
     data = at(5) + at(second)
     found = walk(data, checks=GAPLESS, walk=new_walk(last_offset=4))
     assert (found.status, found.pos) == (lib.LS_E_OFFSET, len(at(5)))
@@ -357,7 +357,7 @@ def test_gapless_walk_over_a_gap_or_overlap_is_an_error(walk, at, second):
     assert (found.error.offset, found.last_offset) == (second, 5)
     assert len(found.items) == 1
     relaxed = walk(data, walk=new_walk(last_offset=4))
-    stopped = relaxed.stop == lib.LS_STOP_OFFSET  # of those that end at an offset
+    stopped = relaxed.stop == lib.LS_STOP_OFFSET  # of walks that end at an offset
     assert (relaxed.status == 0) == (5 < second < 2**63 - 1 or stopped)
 
 
@@ -373,7 +373,7 @@ def test_gapless_walk_over_a_batch_that_overlaps_is_an_error(walk):
 
 
 def test_gapless_walk_checks_the_first_entry_against_its_caller(walk, at):
-    """Where the entry before is known, and only there."""
+    """Only if the entry before is known."""
     for before, status in ((8, 0), (7, lib.LS_E_OFFSET), (-1, lib.LS_E_OFFSET)):
         found = walk(at(9), checks=GAPLESS, walk=new_walk(last_offset=before))
         assert found.status == status
@@ -403,10 +403,10 @@ def test_gapless_decode_does_not_stop_at_a_raised_offset(at):
     assert [r.offset for r in found.items] == [5]
     relaxed = decode(data, stop=100, walk=new_walk(last_offset=4))
     assert (relaxed.status, relaxed.stop) == (0, lib.LS_STOP_OFFSET)
-    # What follows without a gap does stop the walk.
+    # A batch that follows without a gap does stop the walk.
     found = decode(at(5) + at(6), checks=GAPLESS, stop=6, walk=new_walk(last_offset=4))
     assert (found.status, found.stop) == (0, lib.LS_STOP_OFFSET)
-    # So does a first entry of which nobody knows where it belongs.
+    # So does a first entry whose predecessor is unknown.
     walk = new_walk(last_offset=UNKNOWN)
     found = decode(at(5000), checks=GAPLESS, stop=100, walk=walk)
     assert (found.status, found.stop) == (0, lib.LS_STOP_OFFSET)
@@ -414,7 +414,7 @@ def test_gapless_decode_does_not_stop_at_a_raised_offset(at):
 
 @pytest.mark.parametrize("offset", [4, 5000])
 def test_gapless_decode_finds_a_compressed_batch_out_of_place(offset):
-    """Its header tells, before anybody decompresses it."""
+    """Its header shows it, before it is decompressed."""
     entry = fix_crc(patched(plain_batch(offset, 3), 21, b"\0\1"))
     walk = new_walk(last_offset=4)
     found = decode(entry, checks=GAPLESS, stop=100, walk=walk)
@@ -450,7 +450,7 @@ def test_gapless_scan_takes_a_wrapper_anywhere_behind(packed_at):
 
 
 def test_gapless_decode_leaves_a_wrapper_to_the_caller(packed_at):
-    """Wherever it says it is: its records tell, once they are decompressed."""
+    """At any offset: its records show the right one, once they are decompressed."""
     data = PLAIN["v1"](5) + packed_at(9)
     for stop, expected in ((6, lib.LS_STOP_OFFSET), (7, lib.LS_STOP_COMPRESSED)):
         walk = new_walk(last_offset=4)
@@ -487,7 +487,7 @@ def test_walk_over_offsets_beyond_the_type_is_an_error(walk):
 def test_walk_over_the_last_offset_of_the_type_is_an_error(walk, at):
     """The end of a log is an offset, too: one below it is the last of a record."""
     found = walk(at(2**63 - 1))
-    # Those that end at an offset, here at the largest one, do not come so far.
+    # Walks that end at an offset, here at the largest one, do not come so far.
     assert found.status == lib.LS_E_OFFSET or found.stop == lib.LS_STOP_OFFSET
     assert found.items == []
     found = walk(at(2**63 - 2))
@@ -601,7 +601,7 @@ def test_last_batch_is_the_last_whole_one(count):
 
 
 def test_header_goes_back_to_c_as_it_came():
-    """Its fields are those of the struct, in that order."""
+    """Its fields equal the fields of the struct, in that order."""
     names = [name for name, _ in ffi.typeof("ls_batch").fields]
     assert names == [*native.BatchHeader._fields, "pad"]
     header = native.BatchHeader(*range(len(native.BatchHeader._fields)))

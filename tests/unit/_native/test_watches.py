@@ -25,7 +25,7 @@ def reported(fd: int) -> bytes:
 
 
 def test_watch_reports_changes_of_a_directory(tmp_path: Path) -> None:
-    """And refuses what is none."""
+    """It refuses a path that is no directory."""
     fd = lib.ls_sys_new_watch()
     try:
         entries = lib.LS_WATCH_ENTRIES
@@ -52,7 +52,7 @@ def test_watch_reports_changes_of_a_directory(tmp_path: Path) -> None:
 
 def test_watch_reports_what_it_is_for_and_nothing_else(tmp_path: Path) -> None:
     """Renames into a directory; writes to a file, and the loss of its name; the close
-    of one who could write."""
+    of a descriptor that could write."""
     file, other = tmp_path / "file", tmp_path / "other"
     file.touch()
 

@@ -30,7 +30,7 @@ class Busy(Files):
 
 
 def linked(path: Path) -> Path:
-    """A file, with the name `other` beside; returns that."""
+    """A file that also has the name `other`; returns that."""
     (path / "file").write_bytes(b"abc")
     os.link(path / "file", path / "other")
     return path / "other"
@@ -77,7 +77,7 @@ class Meanwhile(Files):
         return super().links_of(fd, dir_fd, name)
 
     def replace(self, name: str) -> None:
-        """Another process opens the file, too, and gives it an inode of its own."""
+        """Another process opens the file, too, and gives it a new inode."""
         other = Directory.open_root(Files(), str(self.path))
         os.close(other.open(name, write=True))
 
@@ -122,7 +122,7 @@ def test_open_of_a_file_with_several_names_gives_a_copy_of_it(tmp_path: Path) ->
 
 
 def _replaced(method: str) -> type[Files]:
-    """A subclass that has one method of its own, which does the same."""
+    """A subclass that replaces one method by an equal one."""
     own = getattr(Files, method)
 
     def replaced(self: Files, *args: Any, **named: Any) -> Any:

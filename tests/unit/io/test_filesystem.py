@@ -87,7 +87,7 @@ def test_descriptors_of_a_refused_directory_are_closed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["orders-0", "data-1", "x"])
 def test_empty_directory_of_any_name_becomes_a_store(tmp_path: Path, name: str) -> None:
-    """Where the one above it is none."""
+    """The directory above it is no store."""
     (tmp_path / name).mkdir(mode=0o700)
     with logstore.open(tmp_path / name) as store:
         store.create_topic("orders")

@@ -14,8 +14,8 @@ MARK = "0123456789abcdef" * 2
 def test_name_of_a_deleted_directory_fits_and_is_parsed(
     length: int, number: int
 ) -> None:
-    """At most 255 characters: a file system has no longer names. What is left of a long
-    name still tells the topic that is being deleted."""
+    """At most 255 characters: a file system has no longer names. The rest of a long
+    name still shows the topic that is being deleted."""
     topic = "t" * length
     name = layout.deleted_directory(topic, number, MARK)
     assert len(name) <= 255

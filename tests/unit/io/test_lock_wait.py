@@ -1,4 +1,4 @@
-"""Waiting for the lock of a store: for whom, how long, and who goes first."""
+"""Waiting for the lock of a store: for which holders, how long, and in which order."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def test_owner_is_waited_for_no_longer_than_asked(
 
 
 def test_owner_that_ends_is_followed(tmp_path: Path) -> None:
-    """By whoever waits, however many there are."""
+    """By any waiter, however many there are."""
     paths: list[str] = []
 
     def open_it() -> None:
@@ -233,7 +233,7 @@ def test_owner_is_not_asked_to_let_go(tmp_path: Path, root: Directory) -> None:
 
 
 def test_waiter_goes_first(tmp_path: Path, root: Directory) -> None:
-    """Whoever takes the lock for a moment leaves it to a process that waits to own the
+    """A process that takes the lock for a moment leaves it to one that waits to own the
     store, and waits for that no longer than 200 ms: it may be stopped."""
     let_waiter_first(root)
     waiter = LockRecord(root, may_create=True)
@@ -252,7 +252,7 @@ def test_waiter_goes_first(tmp_path: Path, root: Directory) -> None:
 
 
 def test_stopped_taker_delays_others_once(tmp_path: Path, root: Directory) -> None:
-    """It has the byte of those that take the lock, and not the lock."""
+    """It has the byte of processes that take the lock, and not the lock."""
     stopped = LockRecord(root, may_create=True)
     stopped.begin()
     held = StoreLock(root)
@@ -340,7 +340,7 @@ def test_child_of_a_fork_holds_no_record(tmp_path: Path, root: Directory) -> Non
 def test_child_of_a_fork_holds_no_lock_that_another_thread_was_taking(
     tmp_path: Path, root: Directory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The variables of that thread stay in the child, where it does not exist: the lock
+    """The variables of that thread stay in the child, but the thread does not: the lock
     falls when the parent is killed."""
     read, write = os.pipe()
     parent = os.fork()
@@ -379,7 +379,7 @@ def test_child_of_a_fork_holds_no_lock_that_another_thread_was_taking(
 def test_record_that_says_nothing_is_still_one(
     tmp_path: Path, root: Directory, content: bytes
 ) -> None:
-    """Its lock counts. What it says may be half written."""
+    """Its lock counts. Its content may be half written."""
     held = StoreLock(root)
     (tmp_path / ".logstore-lock").write_bytes(content)
     found = state_of(root).holder
@@ -392,7 +392,7 @@ def test_record_that_says_nothing_is_still_one(
 def test_record_that_cannot_be_written_is_done_without(
     tmp_path: Path, root: Directory, kind: str
 ) -> None:
-    """It excludes nobody."""
+    """It excludes no process."""
     place = tmp_path / ".logstore-lock"
     if kind == "directory":
         place.mkdir()

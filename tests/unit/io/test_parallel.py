@@ -33,7 +33,7 @@ def test_without_threads_the_caller_does_the_work(
 
 
 def test_threads_end_without_work_and_begin_again() -> None:
-    """Whoever keeps workers pays nothing while there is no work."""
+    """An owner of workers pays nothing while there is no work."""
     with Workers(2) as workers:
         for _ in range(2):
             task = workers.submit(threading.get_ident)

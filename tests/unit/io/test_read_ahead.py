@@ -1,4 +1,4 @@
-"""Blocks of far segments: which are requested, by whom they are read, when they go."""
+"""Blocks of far segments: which are requested, which reads use them, when they go."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_blocks_ahead_go_on_in_the_next_segments(make: Callable[..., Log]) -> No
 def test_nothing_is_requested_past_the_end_of_the_read(
     make: Callable[..., Log],
 ) -> None:
-    """Neither in the segment where it ends nor in those after it."""
+    """Neither in the segment of the end nor in the segments after it."""
     log = make(BLOCK, BLOCK, BLOCK, BLOCK)
     for number in range(2):
         log.get(number, 0, BLOCK, stop=2)
@@ -374,7 +374,7 @@ def test_reader_makes_the_request_if_no_thread_can_be_started(
 
 
 def test_closed_store_ends_the_wait_and_the_requests(make: Callable[..., Log]) -> None:
-    """A request may take for ever; those that have not begun are not made."""
+    """A request may take for ever; requests that have not begun are not made."""
     log = make(20 * BLOCK)
     log.in_flight = 2
     log._begin()

@@ -1,4 +1,5 @@
-"""The one instance of inotify of a process, and those that wait for its reports."""
+"""The one instance of inotify of a process, and the threads that wait for its
+reports."""
 
 from __future__ import annotations
 
@@ -54,7 +55,7 @@ def shared(monkeypatch: pytest.MonkeyPatch) -> Reports:
 
 
 class Waiter(threading.Thread):
-    """A thread that notes what it is woken for."""
+    """A thread that notes the reports that wake it."""
 
     def __init__(self, root: Directory, *names: str) -> None:
         super().__init__(daemon=True)
@@ -111,7 +112,7 @@ def test_all_that_wait_share_one_instance(root: Directory, shared: Reports) -> N
 
 
 def test_each_has_the_reports_of_its_own_watches(root: Directory) -> None:
-    """Whoever reads them."""
+    """Any of them may read them."""
     a, b = Wakeups(root.files, [root.child("a")]), Wakeups(root.files)
     number = b.add(Watch(root.child("b")))
     touch(root, "b", "x")
@@ -206,13 +207,13 @@ def test_limit_of_instances_lets_who_waits_look_by_time(root: Directory) -> None
     subprocess.run([sys.executable, "-c", code, root.path], check=True)
 
 
-# ------------------------------------------------------------------ who reads
+# ------------------------------------------------------------------ --- reading
 
 
 def test_thread_that_sleeps_is_woken_by_the_one_that_reads(
     root: Directory, shared: Reports
 ) -> None:
-    """And reads when that one has ended its wait."""
+    """It reads when the reading thread has ended its wait."""
     one, two = Waiter(root, "a"), Waiter(root, "b")
     one.start()
     until(lambda: shared._turn)
@@ -347,7 +348,7 @@ def test_interrupt_after_a_read_lets_everyone_look(
 def test_read_that_was_interrupted_twice_lets_everyone_look(
     root: Directory, shared: Reports, seconds: float
 ) -> None:
-    """The second one came before all were told: the next one who reads tells them."""
+    """The second one came before all were informed: the next reader informs them."""
     one, two = (Wakeups(root.files, [root.child(name)]) for name in "ab")
     shared._unfinished |= {module._TURN: 0.0, object(): 0.0}
     assert one.wait(seconds)
@@ -359,7 +360,7 @@ def test_read_that_was_interrupted_twice_lets_everyone_look(
 def test_queue_of_the_system_that_runs_over_lets_everyone_look(
     root: Directory,
 ) -> None:
-    """No more than a number of reports are kept while nobody reads."""
+    """No more than a number of reports are kept without a reader."""
     limit = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
     one, two = (Wakeups(root.files, [root.child(name)]) for name in "ab")
     files = [os.open(Path(root.path, "a", n), os.O_CREAT | os.O_RDWR) for n in "ab"]
@@ -426,7 +427,8 @@ def test_wait_that_is_interrupted_at_any_instruction_keeps_nobody_from_reading(
 
 
 def has_report(wakeups: Wakeups, root: Directory, name: str) -> bool:
-    """Whether a wait in this thread ends with a report of what is made now."""
+    """Whether a wait in this thread ends with a report of the file that it makes
+    now."""
     wakeups.take()
     touch(root, "b", name)
     wakeups.wait(LONG_S / 2)
@@ -488,7 +490,7 @@ def test_report_that_comes_before_its_watch_is_noted_is_not_missed(
 def test_watch_whose_addition_was_interrupted_ends_with_its_first_report(
     root: Directory, shared: Reports, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody is to have it."""
+    """No user will have it."""
     watch, before = Files.watch, watches()
 
     def interrupted(self: Files, *more: Any) -> int:
@@ -533,7 +535,7 @@ def test_watch_is_not_added_while_one_is_removed(
 def test_watch_is_refused_inside_the_addition_of_another(
     root: Directory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A finalizer or a signal handler must not wait for what its thread is at."""
+    """A finalizer or a signal handler must not wait for a call of its thread."""
     watch, found = Files.watch, list[Wakeups]()
 
     def nested(self: Files, *more: Any) -> int:
@@ -584,7 +586,7 @@ def test_child_of_a_fork_takes_no_reports_of_its_parent(root: Directory) -> None
 
 
 def test_reports_of_replaced_calls_are_their_own(root: Directory) -> None:
-    """So tests see each call of what they open, and no other."""
+    """So tests see each call of the stores that they open, and no other."""
 
     class Replaced(Files):
         def reports(self, fd: int) -> list[Report]:

@@ -26,7 +26,7 @@ def scheduler() -> Iterator[Scheduler]:
 def test_background_task_that_finds_no_memory_is_run_again(
     scheduler: Scheduler,
 ) -> None:
-    """The sync of what was appended, for example: nobody else makes it."""
+    """The sync of appended records, for example: no other task makes it."""
     done = threading.Event()
     tries = []
 
@@ -45,8 +45,8 @@ def test_background_task_that_finds_no_memory_is_run_again(
 def test_background_thread_that_has_not_run_yet_is_enough(
     scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Work planned before it runs needs no second thread: an error about that one would
-    reach an append whose records are written."""
+    """Work planned before it runs needs no second thread: an error about a second one
+    would reach an append whose records are written."""
     begun: list[Callable[[], None]] = []
 
     def begin(work: Callable[[], None], arguments: tuple[object, ...]) -> int:

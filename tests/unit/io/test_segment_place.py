@@ -50,7 +50,7 @@ def test_place_without_the_log_is_told_from_a_failure(
 
 
 def test_failure_of_a_place_is_a_storage_error_of_the_path(segment: Segment) -> None:
-    """A place need not know how errors are told."""
+    """A place need not know how errors are reported."""
     segment.place = BrokenPlace(OSError(errno.EIO, os.strerror(errno.EIO)))
     with pytest.raises(StorageError, match="read") as caught:
         segment.read(memoryview(bytearray(1)), 0)
@@ -58,7 +58,7 @@ def test_failure_of_a_place_is_a_storage_error_of_the_path(segment: Segment) -> 
 
 
 def test_storage_error_of_a_place_stays_as_it_is(segment: Segment) -> None:
-    """A place that tells more than its system's number."""
+    """A place whose error says more than its system's number."""
     error = StorageError("no answer", path="far", action="fetch")
     segment.place = BrokenPlace(error)
     with pytest.raises(StorageError, match="no answer") as caught:

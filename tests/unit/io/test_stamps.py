@@ -111,7 +111,7 @@ def test_look_at_no_directory_is_an_error(root: Directory, tmp_path: Path) -> No
 
 def test_times_settle_when_a_later_change_must_alter_them() -> None:
     """A time from shortly before the files were examined up to the end of that is
-    recent; one of the future is taken as it is: the clock was set back."""
+    recent; one of the future is used unchanged: the clock was set back."""
     files: Any = type("Clock", (), {"now_ms": lambda self: 10_050})()
     for time_ms, is_settled in (
         (9_979, True), (9_981, False), (10_000, False), (10_050, False), (10_051, True),

@@ -27,7 +27,7 @@ LONG_S = 60.0
 
 
 class Counting(Files):
-    """Counts the watches; refuses calls, or is on another file system, if told so."""
+    """Counts the watches; refuses calls, or is on another file system, on request."""
 
     def __init__(self, refused: str = "", error: int = 0, number: int = 0) -> None:
         self.refused = refused
@@ -81,7 +81,7 @@ def root_in(path: Path, files: Files) -> Directory:
 
 @pytest.mark.parametrize("place", ["orders-0", "."])
 def test_each_change_of_an_entry_is_reported(root: Directory, place: str) -> None:
-    """In a directory and in the one above it; a read is none."""
+    """In a directory and in the one above it; a read is no change."""
     path = Path(root.path)
     wakeups = Wakeups(root.files, [root.child("orders-0"), root])
     file = path / place / "file"
@@ -115,7 +115,7 @@ def test_many_reports_are_taken_at_once(root: Directory) -> None:
 
 
 class Apart(Files):
-    """Its waits are calls of their own."""
+    """Its waits are separate calls."""
 
     def wait_for_any(self, fds: Any, seconds: float | None) -> Any:
         return super().wait_for_any(fds, seconds)
@@ -145,7 +145,7 @@ def test_reports_are_waited_for_and_taken_in_one_call(
 def test_reports_that_cannot_be_taken_may_be_of_anything(
     root: Directory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where nothing is reported, it pauses, and the user looks."""
+    """If nothing is reported, it pauses, and the user looks."""
 
     def read_reports(fd: int, seconds: float, event: int) -> bytes:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
@@ -336,7 +336,7 @@ def test_waiter_for_signals_looks_now_and_then(
 
 
 def test_closed_wakeups_are_not_signalled(root: Directory) -> None:
-    """A writer must not keep what nobody waits for."""
+    """A writer must not keep a signal without a waiter."""
     signal = Signal()
     wakeups = Wakeups(root.files, signals=[signal])
     assert len(signal.waiters) == 1

@@ -129,7 +129,7 @@ def test_append_arrow_takes_a_null_column(tmp_path: Path) -> None:
 def test_append_arrow_of_slices_appends_what_they_show(
     tmp_path: Path, magic: int, codec: str
 ) -> None:
-    """Slices share buffers with what is not part of them."""
+    """Slices share buffers with rows outside of them."""
     want = expected(magic, 0, 60)
     table = arrow_of(want, magic == 2)
     with logstore.open(tmp_path) as store:
@@ -292,7 +292,7 @@ def test_append_arrow_of_headers_in_old_magic_raises_unsupported(
 
 
 def test_append_arrow_whose_reader_raises_writes_nothing(tmp_path: Path) -> None:
-    """All or nothing: a source that fails half-way leaves the log as it was."""
+    """All or nothing: a source that fails half-way leaves the log unchanged."""
     schema = pa.schema([("value", pa.binary())])
 
     def batches() -> Any:

@@ -81,8 +81,8 @@ def test_views_are_what_plain_columns_are(
 def test_views_of_every_length_have_their_bytes(
     tmp_path: Path, magic: int, codec: str
 ) -> None:
-    """Null, empty, those that fit into a view (12 bytes) and those that do not (13),
-    and those that are larger than a read."""
+    """Null, empty, and lengths that fit into a view (12 bytes), that do not (13), and
+    that are larger than a read."""
     with logstore.open(tmp_path) as store:
         partition = new_partition(store, magic, codec)
         partition.append_many(VALUES, VALUES[::-1])
@@ -257,8 +257,8 @@ def test_view_that_is_no_bool_is_refused(tmp_path: Path, view: Any) -> None:
 
 
 def test_memory_is_used_again_when_no_array_has_it(tmp_path: Path) -> None:
-    """The blocks of a batch that was dropped; those of one that is kept stay as they
-    are, also after the reader has ended."""
+    """The blocks of a batch that was dropped are reused; the blocks of a kept one stay
+    unchanged, even after the reader has ended."""
     memory = arrow_batches.Memory()
     block = memory.take("value", 1000)
     buffer, address = block.buffer(10), block.address

@@ -11,7 +11,7 @@ routing = pytest.importorskip("logstore.record.arrow_routing")
 
 
 def rows(batch: object, hashed_to: tuple[int, ...] | None) -> dict[int, list[object]]:
-    """The values by partition, and where the partitioner was asked: it says 7."""
+    """The values by partition; rows that the partitioner placed are in 7."""
     split = routing.split(batch, lambda key, size: 7, hashed_to, int)
     return {number: part.column("value").to_pylist() for number, part in split.items()}
 

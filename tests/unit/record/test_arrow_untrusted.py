@@ -27,12 +27,12 @@ def int64s(*numbers: int) -> bytes:
     return struct.pack(f"<{len(numbers)}q", *numbers)
 
 
-# What fills arrays behind pyarrow's back.
+# Functions that fill arrays without pyarrow's knowledge.
 LIES: list[Callable[[], None]] = []
 
 
 def raw(kind: Any, count: int, *buffers: bytes | None, **other: Any) -> Any:
-    """An array of zeros; `LIES` then put in what nobody validates, as what comes over
+    """An array of zeros; `LIES` then put in data that is not validated, like data from
     IPC."""
     memory = [None if b is None else bytearray(len(b)) for b in buffers]
     parts = [None if m is None else pa.py_buffer(m) for m in memory]
@@ -59,7 +59,7 @@ THREE = pa.array([b"a", b"b", b"c"])
 
 
 def lying_headers(**lies: Any) -> Any:
-    """A column of three lists of one header each, but for what is a lie."""
+    """A column of three lists of one header each, except for the lies."""
     keys = raw(pa.string(), 3, None, lies.get("keys", int32s(0, 1, 2, 3)), b"abc")
     pairs = pa.StructArray.from_arrays([keys, THREE], ["key", "value"])
     ends = lies.get("ends", int32s(0, 1, 2, 3))
@@ -114,8 +114,8 @@ LIES.clear()
 def test_column_that_leads_out_of_its_buffers_is_a_named_error(
     tmp_path: Path, name: str
 ) -> None:
-    """pyarrow does not look at what comes over IPC, or through the C interface: no
-    byte that is not the caller's gets into the log, and nothing crashes."""
+    """pyarrow does not validate data from IPC, or from the C interface: no byte that is
+    not the caller's gets into the log, and nothing crashes."""
     columns = lying_columns()[name]
     count = len(next(iter(columns.values())))
     columns = {"value": pa.array([b"v"] * count), **columns}

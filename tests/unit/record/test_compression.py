@@ -59,7 +59,7 @@ def test_stream_that_ends_early_is_damage(codec: int) -> None:
     cuts = {source.randrange(20, len(stream)) for _ in range(40)} | {len(stream) - 1}
     for cut in cuts:
         if codec == SNAPPY and _is_between_chunks(stream, cut):
-            continue  # the framing has no end of its own
+            continue  # the framing has no end mark
         with pytest.raises(CodecError):
             opened(codec, stream[:cut])
 
@@ -84,7 +84,7 @@ def test_xerial_streams_are_read_one_behind_another() -> None:
 
 @pytest.mark.parametrize("low", [0x0, 0xF])
 def test_skippable_frames_of_zstd_are_left_out(low: int) -> None:
-    """In front of the data, between two frames, and behind; a cut one is damage."""
+    """Before the data, between two frames, and after; a cut one is damage."""
     skip = struct.pack("<II", 0x184D2A50 + low, 6) + b"hidden"
     one, two = text(5000), text(300)
     first, second = (zstandard.ZstdCompressor().compress(part) for part in (one, two))

@@ -84,7 +84,7 @@ def test_walk_finds_each_batch_with_any_buffer(capacity: int) -> None:
 
 
 def test_walk_begins_at_its_place_and_ends_at_its_end() -> None:
-    """It reads nothing outside; a batch that goes on past the end is missing."""
+    """It reads nothing outside; a batch that continues past the end is missing."""
     data, expected = log_of(10, 10, 10, 10)
     second, fourth = expected[1][0], expected[3][0]
     file = MemoryFile(data)
@@ -98,7 +98,7 @@ def test_walk_begins_at_its_place_and_ends_at_its_end() -> None:
 
 
 def test_file_that_is_cut_meanwhile_ends_the_walk() -> None:
-    """Without an error: its size says what belongs to it."""
+    """There is no error: the size of the file is the end of the log."""
     data, expected = log_of(50, 50, 50, 50)
     file = MemoryFile(data)
     walk = walk_of(file, 2 * expected[1][0])
@@ -132,7 +132,7 @@ def test_damage_is_an_error_after_the_batches_before_it() -> None:
     "rest", [bytes(100), batch(1)[:-1], batch(1)[:10], b"\0" * 11], ids=len
 )
 def test_rest_that_is_no_batch_is_missing(rest: bytes) -> None:
-    """Zeros, and a batch that goes on past the end of the file."""
+    """Zeros, and a batch that continues past the end of the file."""
     data = batch(0)
     for capacity in (17, 90, 1000):
         with pytest.raises(CorruptRecordError, match="missing") as caught:
@@ -251,8 +251,8 @@ def test_walk_that_ends_with_its_read_keeps_the_length() -> None:
 
 
 def test_larger_buffer_is_as_large_as_the_batch() -> None:
-    """There is none for a batch that fits, that the file has no room for, or without a
-    whole frame."""
+    """No larger buffer exists for a batch that fits, that the file has no room for, or
+    without a whole frame."""
     buffer = native.Buffer(100)
     buffer.view[:40] = frame(200)
     larger = larger_buffer(buffer, 100, 200)

@@ -1,4 +1,4 @@
-"""Partitioners: Kafka's numbers, fair turns, and keys that stay where they are."""
+"""Partitioners: Kafka's numbers, fair turns, and keys that keep their partition."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_partitions_of_an_array_are_those_of_its_keys(kind: str) -> None:
 
 
 def test_consistent_hash_is_balanced_and_stable() -> None:
-    """Each partition has about its share, and the same key stays where it is."""
+    """Each partition has about its share, and the same key keeps its partition."""
     keys = [b"key-%d" % i for i in range(20_000)]
     one, two = ConsistentHashPartitioner(), ConsistentHashPartitioner()
     chosen = [one.partition(k, 1, 8) for k in keys]
@@ -116,7 +116,8 @@ def test_consistent_hash_moves_keys_only_to_the_new_partition() -> None:
 
 
 def test_consistent_hash_follows_weights() -> None:
-    """A partition of twice the weight has about twice the keys; weight 0 has none."""
+    """A partition of twice the weight has about twice the keys; weight 0 has no
+    keys."""
     keys = [b"key-%d" % i for i in range(20_000)]
     partitioner = ConsistentHashPartitioner({0: 2.0, 1: 0})
     counts = Counter(partitioner.partition(k, 1, 4) for k in keys)
@@ -133,13 +134,13 @@ def test_consistent_hash_with_a_bad_weight_raises_config_error(weight: float) ->
 
 
 def test_consistent_hash_of_weights_all_zero_raises_config_error() -> None:
-    """Somebody has to take the records."""
+    """Some partition has to take the records."""
     with pytest.raises(logstore.ConfigError):
         ConsistentHashPartitioner({0: 0, 1: 0}).partition(b"k", 1, 2)
 
 
 def test_records_without_keys_are_spread_as_they_are_chosen_one_by_one() -> None:
-    """Whoever asks between, and with whatever sizes."""
+    """Whichever calls come between, and with any sizes."""
     rng = random.Random(5)
     one, many = KafkaPartitioner(), KafkaPartitioner()
     for _ in range(200):

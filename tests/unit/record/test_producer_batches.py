@@ -39,7 +39,7 @@ def batches_of(path: Path, magic: int, codec: str, count: int, call: int = 5) ->
 def test_batches_get_offsets_and_keep_magic_and_codec(
     tmp_path: Path, magic: int, codec: str, base: int
 ) -> None:
-    """Whatever the topic's settings, batches stay what they are; offsets are given."""
+    """Batches are unchanged, whatever the topic's settings; offsets are assigned."""
     data = batches_of(tmp_path / "from", magic, codec, 20)
     for other in (0, 1, 2):
         with logstore.open(tmp_path / f"to{other}") as store:
@@ -173,7 +173,8 @@ def _with_attributes(batch: bytes, bits: int) -> bytes:
 def test_control_and_transactional_batches_raise_unsupported(
     tmp_path: Path, bits: int
 ) -> None:
-    """Only a broker may write transactions; sound batches beside them go nowhere."""
+    """Only a broker may write transactions; intact batches in the same call are not
+    appended."""
     data = batches_of(tmp_path / "from", 2, "none", 5)
     with logstore.open(tmp_path / "to") as store:
         partition = new_partition(store, 2)
@@ -223,7 +224,7 @@ def test_wrong_last_offset_delta_raises_corrupt_record(
 def test_batch_beyond_max_message_bytes_raises_record_too_large(
     tmp_path: Path, magic: int, codec: str
 ) -> None:
-    """The limit is on the batch as it is, to the byte."""
+    """The limit is on the unchanged batch, to the byte."""
     data = batches_of(tmp_path / "from", magic, codec, 10, call=10)
     largest = max(f.size for f in frames_in(data))
     for limit, fits in ((largest, True), (largest - 1, False)):
@@ -410,7 +411,7 @@ def test_sequence_number_of_a_producer_is_not_negative(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("bits", [0x40, *(1 << n for n in range(7, 16))], ids=hex)
 def test_attributes_that_nobody_knows_change_nothing(tmp_path: Path, bits: int) -> None:
-    """They are kept, as brokers keep them, and the records are read as they are."""
+    """They are kept, as brokers keep them, and the records are read unchanged."""
     batch = _with_attributes(one_batch(tmp_path / "from", 2, "lz4"), bits)
     with logstore.open(tmp_path / "to") as store:
         partition = new_partition(store, 2)
@@ -527,7 +528,7 @@ def test_what_is_larger_than_a_window_is_taken_in_pieces(
 def test_checking_and_decompressing_keep_nobody_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They come before the partition's lock; offsets are those of the append."""
+    """They come before the partition's lock; offsets are assigned by the append."""
     data = batches_of(tmp_path / "from", 2, "gzip", 10)
     with logstore.open(tmp_path / "to") as store:
         partition = new_partition(store, 2)
@@ -596,7 +597,8 @@ def test_plain_batches_are_placed_as_those_looked_at_one_by_one(
     append_time: int | None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Beside compressed ones and some with headers, in any order: the same bytes."""
+    """Together with compressed ones and some with headers, in any order: the same
+    bytes."""
     rng = random.Random(magic)
     pieces = []
     for codec in ("none", "gzip"):

@@ -137,7 +137,7 @@ def test_torn_entry_is_read_when_it_is_whole(root: Directory, codec: Codec) -> N
 def test_entry_beyond_the_largest_one_is_none(
     root: Directory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its length is a rumour: memory for all that follows is not taken."""
+    """Its length is not trusted: no memory for all the bytes after it is taken."""
     monkeypatch.setattr(append_file, "_READ_BYTES", 10)
     file, sizes = made(root, bytes(1000)), list[int]()
 
@@ -175,7 +175,7 @@ def test_file_that_was_replaced_or_removed_has_no_size_now(root: Directory) -> N
         other.size_now()
 
 
-# ---------------------------------------------------------------- writing it anew
+# ---------------------------------------------------------------- --- rewriting it
 
 
 def test_written_file_is_durable_before_it_has_its_name(

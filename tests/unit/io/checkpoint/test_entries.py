@@ -79,7 +79,7 @@ def test_torn_entry_leaves_those_before_it() -> None:
 
 
 def test_each_flipped_bit_before_the_last_entry_is_damage() -> None:
-    """In the last one it cannot be told from a torn write."""
+    """In the last one it looks like a torn write."""
     data, ends = written(BODIES)
     for pos in range(len(data)):
         for bit in range(8):

@@ -73,7 +73,7 @@ def new(path: Path) -> tuple[Directory, GrowingFile, Failing]:
 
 
 def test_change_is_appended_and_read(tmp_path: Path) -> None:
-    """A topic is added, replaced, removed; the rest of the file stays as it is."""
+    """A topic is added, replaced, removed; the rest of the file stays unchanged."""
     root, file, _ = new(tmp_path)
     data = (tmp_path / layout.TOPICS).read_bytes()
     assert file.append(text(settings(c=1)))
@@ -104,7 +104,8 @@ def test_failed_append_is_followed_by_a_write_of_the_whole_file(
 
 
 def test_long_file_takes_no_more_entries(tmp_path: Path) -> None:
-    """It is to be written whole: reading it costs twice its content at the most."""
+    """Such a file must be written whole: reading it costs twice its content at the
+    most."""
     root, file, _ = new(tmp_path)
     count = 0
     while file.append(text(settings(**{f"topic-{count}": 1}))):
@@ -140,7 +141,7 @@ def test_entry_beyond_the_largest_file_that_is_read_is_not_written(
 def test_entry_that_cannot_be_applied_is_an_error(
     tmp_path: Path, change: dict[str, Any]
 ) -> None:
-    """Its checksum is right: somebody has written it so."""
+    """Its checksum is right: a program has written it so."""
     root, file, _ = new(tmp_path)
     assert file.append(text(change))
     with pytest.raises(CorruptCheckpointError):
@@ -202,7 +203,7 @@ def opened(
 
 
 def test_file_that_stays_open_gets_the_same_bytes(tmp_path: Path) -> None:
-    """They equal those of a file opened for each entry; also with the calls of
+    """They equal the bytes of a file opened for each entry; also with the calls of
     tests."""
     found = []
     for stays_open, files in itertools.product((False, True), (Files(), ByCall())):
@@ -319,7 +320,7 @@ def test_entry_is_there_if_the_stamp_behind_it_cannot_be_told(
 def test_other_files_are_synced_with_an_entry(
     tmp_path: Path, *, stays_open: bool, by_call: bool
 ) -> None:
-    """Its bytes are those of an entry that is synced alone."""
+    """Its bytes equal the bytes of an entry that is synced alone."""
     found = []
     for way in ("alone", "together"):
         files = FaultyFiles() if by_call else Files()
@@ -340,7 +341,7 @@ def test_other_files_are_synced_with_an_entry(
 def test_entry_has_no_seal_if_another_file_cannot_be_synced(
     tmp_path: Path, *, bad: str, by_call: bool
 ) -> None:
-    """All syncs are made, and each tells its error."""
+    """All syncs are made, and each reports its error."""
 
     class Failing(Files):
         def sync(self, fd: int) -> None:

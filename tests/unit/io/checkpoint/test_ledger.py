@@ -38,7 +38,7 @@ def test_one_that_publishes_again_is_the_last_to_be_forgotten(
 
 
 def test_bytes_are_those_of_all_entries() -> None:
-    """After any changes, and also those of the pinned ones."""
+    """After any changes, and for the pinned ones, too."""
     rng, found = random.Random(3), Ledger()
     for _ in range(300):
         entry = rng.choice([PLAIN, PINNED, PLAIN._replace(note="x" * 50), None])
@@ -73,7 +73,7 @@ def test_pins_have_room_up_to_their_limit(monkeypatch: pytest.MonkeyPatch) -> No
 def test_questions_do_not_go_through_all_entries(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A publication counts the bytes of its own identities only."""
+    """A publication counts only the bytes of its identities."""
     found = Ledger({f"i{number}": PINNED for number in range(100)})
     found.apply({f"j{number}": PLAIN for number in range(100)})
     asked: list[str] = []

@@ -1,4 +1,5 @@
-"""Who wrote last: what logstore noted counts only while it is still true."""
+"""The last writer of a store: notes of logstore count only while they are still
+true."""
 
 from __future__ import annotations
 
@@ -102,7 +103,8 @@ def test_topic_that_is_made_anew_has_nothing_of_the_one_before(tmp_path: Path) -
 
 
 def test_topic_that_another_writer_deleted_is_not_lost(tmp_path: Path) -> None:
-    """After a broker has deleted a topic, it is gone, and nobody misses it."""
+    """After a broker has deleted a topic, it is gone, and no opening reports it
+    missing."""
     write_two(tmp_path)
     with logstore.open(tmp_path) as store:
         store.create_topic("other")
@@ -197,7 +199,7 @@ def test_marks_go_in_order_where_the_disk_is_full(
 ) -> None:
     """The owner file durably before Kafka's marker: a power cut that takes only the
     first of the two changes leaves no store that another program seems to have had.
-    What a first try has written is made durable, and stays."""
+    Changes of a first try are made durable, and stay."""
     with open_store(tmp_path) as store:
         append_one(new_partition(store))
     files = FaultyFiles()

@@ -259,7 +259,7 @@ def test_closed_process_leaves_no_file(tmp_path: Path, root: Directory) -> None:
 def test_request_in_files_that_are_gone_is_refused(
     tmp_path: Path, kind: type[Files] | None, change: str
 ) -> None:
-    """Nobody would find it. Nothing of it is there; the place of it is free."""
+    """No process would find it. Nothing of it is there; the place of it is free."""
     root = Directory.open_root((kind or Interrupting)(), str(tmp_path))
     file = ProcessFile(root, ID, {})
     file.free(put(file, b"first"))
@@ -285,7 +285,7 @@ def test_request_in_files_that_are_gone_is_refused(
 def test_request_that_cannot_be_written_has_no_place(
     mine: ProcessFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next one has another number. What was written is not kept in memory."""
+    """The next one has another number. The written bytes are not kept in memory."""
     large = put(mine, bytes(100_000))
     assert mine._calls[2].data == b""
     mine.free(large)

@@ -117,7 +117,7 @@ def test_unknown_publications_are_read_as_they_were_recorded(root: Directory) ->
 
 
 def test_journal_counts_as_long_as_logstore_is_the_writer(root: Directory) -> None:
-    """The journal stays as it is when another program takes the store over, or the
+    """The journal stays unchanged when another program takes the store over, or the
     owner file is lost and put back."""
     owner = Ownership(root)
     owner.read_owner(lambda action: None)

@@ -1,4 +1,5 @@
-"""Digests of sealed segments: written after the roll, true as long as they stand."""
+"""Digests of sealed segments: written after the roll, true as long as the segments
+stay."""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ def new_partition(store: logstore.Store, magic: int = 1) -> logstore.Partition:
 
 @every_magic
 def test_digest_says_what_a_sealed_segment_was(tmp_path: Path, magic: int) -> None:
-    """Offsets, size, times and XXH3 are those of the file."""
+    """Offsets, size, times and XXH3 match the file."""
     directory = tmp_path / "orders-0"
     with logstore.open(tmp_path) as store:
         partition = new_partition(store, magic)
@@ -70,7 +71,7 @@ def test_digest_says_what_a_sealed_segment_was(tmp_path: Path, magic: int) -> No
 
 
 def test_closing_writes_the_digests_that_are_due(tmp_path: Path) -> None:
-    """And opening with the setting on makes up for those that a crash left out."""
+    """Opening with the setting on makes up for digests that a crash left out, too."""
     directory = tmp_path / "orders-0"
     with logstore.open(tmp_path) as store:
         fill(new_partition(store), 30, call=3)
@@ -200,7 +201,7 @@ def test_verify_tells_a_bad_digest(tmp_path: Path) -> None:
 
 
 def test_repair_puts_a_digest_aside_that_is_not_borne_out(tmp_path: Path) -> None:
-    """The segment stays, and its digest is kept for whoever wants to look into it."""
+    """The segment stays, and its digest is kept for inspection."""
     directory = tmp_path / "orders-0"
     with logstore.open(tmp_path) as store:
         fill(new_partition(store), 30, call=3)

@@ -30,7 +30,7 @@ RIGHT: dict[str, dict[str, Any]] = {
         "partition": 0,
     },
 }
-# What is put where, in a path of keys.
+# Wrong values, and their places as paths of keys.
 WRONG: list[tuple[str, tuple[Any, ...], Any]] = [
     (layout.OWNER, ("clean",), 1),
     (layout.OWNER, ("fingerprints",), [1]),

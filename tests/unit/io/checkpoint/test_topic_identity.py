@@ -58,7 +58,7 @@ def test_identity_with_a_strange_id_is_not_written(
 
 
 def test_identity_under_another_name_is_moved_or_copied() -> None:
-    """A moved topic keeps its id; a copy has an id of its own, always the same."""
+    """A moved topic keeps its id; a copy has a different id, always the same."""
     assert ONE.id_as("orders", is_copy=True) == ONE.topic_id
     assert ONE.id_as("sales", is_copy=False) == ONE.topic_id
     copied = ONE.id_as("sales", is_copy=True)
@@ -68,7 +68,7 @@ def test_identity_under_another_name_is_moved_or_copied() -> None:
 
 
 def test_log_ids_of_partitions_differ() -> None:
-    """Each partition of each topic has a log of its own."""
+    """Each partition of each topic has a separate log."""
     ids = {log_id_of(topic * 32, n) for topic in "12" for n in range(3)}
     assert len(ids) == 6
 
@@ -94,7 +94,7 @@ def test_kafka_id_is_that_of_the_metadata(
 def test_own_files_are_those_with_the_prefix(
     directory: Directory, tmp_path: Path
 ) -> None:
-    """Kafka's files tell nothing about logstore."""
+    """Kafka's files say nothing about logstore."""
     (tmp_path / "00000000000000000000.log").touch()
     assert not has_own_files(directory)
     (tmp_path / layout.PARTITION_STATE).touch()
