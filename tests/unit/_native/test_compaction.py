@@ -299,7 +299,7 @@ def test_damaged_batch_is_one_of_no_producer(magic: int) -> None:
 
 @pytest.mark.parametrize("magic", [0, 1, 2])
 def test_scan_of_producers_finds_offsets_that_go_back(magic: int) -> None:
-    """Also in batches of no producer."""
+    """In batches of no producer, too."""
     if magic < 2:
         first, second = messages(items((b"a", b"1"), (b"b", b"2"), first=8), magic)
     else:
