@@ -1,4 +1,4 @@
-"""Kafka's bytes made a second time, in plain Python, and thin callers of the C core.
+"""Kafka's bytes made again, in plain Python, and thin callers of the C core.
 
 Bytes that the C core writes are compared with the bytes of these functions, and the
 other way round. They are slow and short on purpose.
@@ -123,7 +123,7 @@ def plain_batch(base_offset: int, count: int, **kwargs: Any) -> bytes:
 
 
 def fix_crc(entry: bytes) -> bytes:
-    """The same entry with the checksum that its bytes deserve."""
+    """The same entry with its correct checksum."""
     if entry[16] == 2:
         return entry[:17] + struct.pack(">I", crc32c.crc32c(entry[21:])) + entry[21:]
     return entry[:12] + struct.pack(">I", zlib.crc32(entry[16:])) + entry[16:]

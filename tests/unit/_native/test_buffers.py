@@ -12,7 +12,7 @@ def test_buffer_has_one_memory_in_three_ways():
 
 
 def test_pool_gives_each_buffer_to_one_taker_at_a_time():
-    """And again when it is not referred to any more."""
+    """A buffer is given again when it is no longer referenced."""
     pool = native.BufferPool(1000, 4)
     first, second = pool.take(), pool.take()
     addresses = {native.address_of(b.c) for b in (first, second)}

@@ -24,7 +24,8 @@ def contradicted(data, before, following=UNKNOWN, pos=0):
 
 
 def test_batch_is_contradicted_by_one_that_begins_in_the_gap_before_it():
-    """Or in it. Its checksum says nothing of its offset."""
+    """The next batch begins in the gap before it, or in the batch itself. A checksum
+    does not cover the offset."""
     size = len(plain(0))
     found = lib.LS_STOP_OFFSET, size, 9
     assert contradicted(plain(9) + plain(20) + plain(10) + plain(11), 8) == found
@@ -56,7 +57,7 @@ def test_wrapper_is_contradicted_by_its_last_offset():
 
 
 def test_last_batch_waits_for_what_follows_it():
-    """If less than its offset is in the buffer."""
+    """The search waits if less than the next offset is in the buffer."""
     one, two = plain(9), plain(20)
     for more in (b"", bytes(7)):
         assert contradicted(one + two + more, 8) == (lib.LS_STOP_FULL, len(one), 9)

@@ -110,7 +110,7 @@ def some_log(rng, count):
 
 
 def is_true(batches, times_of, offsets, times):
-    """The definition, entry by entry: what ls_check_indexes finds batch by batch.
+    """The definition, entry by entry, that ls_check_indexes applies batch by batch.
 
     Args:
         batches: (last relative offset, position) of each batch.
@@ -142,7 +142,7 @@ def is_true(batches, times_of, offsets, times):
 
 
 def change(rng, entries, steps):
-    """One entry changed a little, left out, doubled or exchanged with the next."""
+    """One entry changed slightly, left out, doubled or exchanged with the next."""
     entries = [*entries]
     slot = rng.randrange(len(entries))
     how = rng.randrange(6)
@@ -162,7 +162,7 @@ def change(rng, entries, steps):
 
 @pytest.mark.parametrize("seed", range(20))
 def test_indexes_of_the_planner_are_true(seed):
-    """In one go or in pieces, whatever the interval was; the state is the planner's."""
+    """One call or several, at any interval; the state equals the planner's."""
     rng = random.Random(seed)
     data = some_log(rng, rng.randrange(1, 150))
     state, offsets, times = plan(data, rng.choice((1, 100, 400, 4096)))
@@ -195,7 +195,7 @@ def test_indexes_of_the_planner_are_true(seed):
 
 @pytest.mark.parametrize("seed", range(12))
 def test_an_entry_is_doubtful_exactly_if_it_is_not_true(seed):
-    """Entries that were changed, against the definition; nothing is counted then."""
+    """Changed entries are compared with the definition; then nothing is counted."""
     rng = random.Random(seed)
     for _ in range(25):
         compare_with_the_definition(rng)
@@ -251,7 +251,7 @@ def test_damage_ends_the_comparison_where_the_walk_ends():
 
 
 def test_offsets_and_positions_that_no_entry_can_have_are_doubtful():
-    """Below the base offset, or more than 31 bits beyond it."""
+    """Offsets are below the base offset, or more than 31 bits beyond it."""
     for offset, expected in (
         (BASE - 1, False),
         (BASE, True),

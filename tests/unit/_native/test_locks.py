@@ -1,4 +1,4 @@
-"""The locks of the engine: order, re-entry, interrupts, what is deferred, forks."""
+"""The locks of the engine: order, re-entry, interrupts, deferred calls, forks."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_attempt_tells_whether_it_has_the_lock() -> None:
 
 
 def test_group_takes_all_or_none() -> None:
-    """One that cannot be had gives back those before it."""
+    """A lock that is not free makes the group release the ones before it."""
     a, b = native.Mutex(3, "a"), native.Mutex(3, "b")
     with native.Group([a, b]):
         assert a.is_mine
@@ -177,7 +177,8 @@ def test_group_waits_for_each() -> None:
 
 @pytest.mark.parametrize("kind", ["mutex", "group"])
 def test_interrupts_leave_no_lock_behind(kind: str) -> None:
-    """An interrupt at any line, also while it waits, and the lock is free again."""
+    """An interrupt comes at any line, even during a wait, and the lock is free
+    again."""
     mutexes = [native.Mutex(3, str(i)) for i in range(5)]
     guard = native.Group(mutexes) if kind == "group" else mutexes[0]
     stop = threading.Event()
@@ -272,7 +273,8 @@ def test_finalizer_that_comes_while_a_call_is_deferred_loses_none() -> None:
 
 
 def test_what_is_put_off_in_a_worker_is_done_at_its_end() -> None:
-    """It counts as holding what the thread has that it works for, until it ends."""
+    """A worker counts as holding the locks of the thread that it works for, until it
+    ends."""
     told: list[bool] = []
 
     def work(_: int) -> bool:
@@ -327,7 +329,7 @@ def test_locks_are_free_in_the_child_of_a_fork() -> None:
 
 
 def test_lock_of_a_thread_that_has_ended_can_be_let_go_of() -> None:
-    """By a thread that got its identifier and never took a lock: it holds nothing."""
+    """The thread got its identifier and never took a lock: it holds nothing."""
     mutex, held = native.Mutex(3, "a"), []
 
     def let_go() -> None:
@@ -413,8 +415,8 @@ print(*sorted(set(told)), *set(after))
     reason="the allocator of the address sanitizer has memory of its own left",
 )
 def test_thread_that_takes_a_lock_without_memory_gets_a_memory_error() -> None:
-    """And holds nothing; it can take the lock once there is memory again. The C library
-    would end the process if it had to allocate what a thread holds."""
+    """The thread holds nothing, and can take the lock once there is memory again. The C
+    library would end the process if it had to allocate memory for a thread's locks."""
     ended = subprocess.run(
         [sys.executable, "-c", NO_MEMORY],
         env={
@@ -433,7 +435,8 @@ def test_thread_that_takes_a_lock_without_memory_gets_a_memory_error() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the module is no ELF file")
 def test_thread_local_data_are_at_most_16_bytes() -> None:
-    """More may not fit into what the C library keeps for libraries loaded later."""
+    """Larger data may not fit into the space of the C library for libraries that are
+    loaded later."""
     data = Path(_locks.__file__).read_bytes()
     assert data[:5] == b"\x7fELF\x02"
     order = "<" if data[5] == 1 else ">"
@@ -496,7 +499,7 @@ def test_interrupt_of_a_wait_for_the_end_of_a_thread_comes_out_as_it_is() -> Non
 
     class Ending(threading.Thread):
         def join(self, timeout: float | None = None) -> None:
-            """Raise as `join` does at the moment when the thread ends."""
+            """Raise as `join` does when the thread ends."""
             try:
                 raise Interrupt
             except Interrupt:

@@ -59,7 +59,7 @@ class Writer:
 def test_file_of_a_writer_that_rests_while_another_thread_evicts_it_leaves_the_set_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The file is removed by one of the two."""
+    """One of the two removes the file."""
     (tmp_path / "a").write_bytes(b"x")
     directory = Directory.open_root(Files(), os.fspath(tmp_path))
     descriptors = Descriptors(Files(), 2)
@@ -99,7 +99,7 @@ def test_index_that_is_kept_again_counts_once() -> None:
 
 
 def test_index_that_was_not_used_for_the_longest_time_makes_room() -> None:
-    """64 MiB are kept, and one of any size."""
+    """The cache keeps 64 MiB, and one index of any size."""
     descriptors = Descriptors(Files(), 10)
     for owner in (1, 2, 3):
         descriptors.keep_index(owner, ".index", owner, 20 << 20)

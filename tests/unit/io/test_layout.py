@@ -55,8 +55,8 @@ def test_name_of_a_partition_is_parsed(
 
 
 def test_group_has_a_file_name_of_its_own() -> None:
-    """This includes ids that differ in bytes that a name cannot have, and very long
-    ones."""
+    """Ids that differ only in bytes that a name cannot have get different names, as do
+    very long ones."""
     ids = ["a", "A", "a b", "a%20b", "ä", "x" * 180, "x" * 181, "x" * 182, ".", "a/b"]
     names = [layout.group_file(one) for one in ids]
     assert len(set(names)) == len(ids)

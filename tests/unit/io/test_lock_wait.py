@@ -95,7 +95,8 @@ def root(tmp_path: Path) -> Directory:
 
 
 def test_holder_describes_itself(tmp_path: Path, root: Directory) -> None:
-    """Its process, program, machine and time are in the error, and in its message."""
+    """The error and its message have the process, program, machine and time of the
+    holder."""
     before = time.time_ns() // 1_000_000
     with holder(tmp_path, others="others") as process:
         with pytest.raises(logstore.StoreLockedError) as caught:
@@ -115,7 +116,8 @@ def test_holder_describes_itself(tmp_path: Path, root: Directory) -> None:
 
 
 def test_time_of_the_end_is_known(tmp_path: Path, root: Directory) -> None:
-    """It is known for a holder that released the lock; not for one that was killed."""
+    """The time is known for a holder that released the lock, not for one that was
+    killed."""
     before = time.time_ns() // 1_000_000
     logstore.open(tmp_path).close()
     until = state_of(root).until
@@ -131,7 +133,8 @@ def test_time_of_the_end_is_known(tmp_path: Path, root: Directory) -> None:
 def test_holder_that_is_killed_is_described_no_more(
     tmp_path: Path, root: Directory
 ) -> None:
-    """Its description counts as long as its process has locked a byte of the file."""
+    """A description counts as long as its process holds a lock on a byte of the
+    file."""
     with holder(tmp_path) as process:
         process.kill()
         process.wait()
@@ -141,7 +144,7 @@ def test_holder_that_is_killed_is_described_no_more(
 
 
 def test_broker_is_told_from_logstore_at_once(tmp_path: Path) -> None:
-    """It has no record."""
+    """A broker has no record."""
     logstore.open(tmp_path).close()
     with running(BROKER, str(tmp_path)) as process:
         with pytest.raises(logstore.StoreLockedError, match="another program") as told:
@@ -152,7 +155,7 @@ def test_broker_is_told_from_logstore_at_once(tmp_path: Path) -> None:
 def test_process_that_takes_the_lock_is_no_other_program(
     tmp_path: Path, root: Directory
 ) -> None:
-    """Between the lock and the record a byte says so."""
+    """Between the lock and the record, a locked byte shows this."""
     record = LockRecord(root, may_create=True)
     record.begin()
     with running(BROKER, str(tmp_path)):
@@ -207,14 +210,14 @@ def test_process_does_not_wait_for_itself(tmp_path: Path) -> None:
 def test_holder_for_a_moment_is_asked_to_let_go(
     tmp_path: Path, root: Directory
 ) -> None:
-    """By a lock on a byte, which it sees."""
+    """The request is a lock on a byte, which the holder sees."""
     with holder(tmp_path, KEEPING, ends="lets go"):
         take_lock(root, Purpose(OWNER, timeout_ms=60_000)).release()
     assert not state_of(root).is_awaited
 
 
 def test_owner_is_not_asked_to_let_go(tmp_path: Path, root: Directory) -> None:
-    """But a holder for a moment that comes after it is."""
+    """A later short-term holder is asked."""
     with holder(tmp_path) as process:
         done = threading.Event()
 
@@ -265,7 +268,8 @@ def test_stopped_taker_delays_others_once(tmp_path: Path, root: Directory) -> No
 def test_holder_is_described_though_the_last_one_is_dying(
     tmp_path: Path, root: Directory
 ) -> None:
-    """Its lock has fallen, and the byte that says that its record counts not yet."""
+    """The dying holder's lock is released, but the byte that marks its record as valid
+    is not yet."""
     dying = LockRecord(root, may_create=True)
     assert dying._set(lock_record._VALID)
     timer = threading.Timer(0.01, dying.close)
@@ -294,7 +298,7 @@ def test_nobody_waits_for_a_byte_that_cannot_be_locked(tmp_path: Path) -> None:
 def test_long_wait_is_told_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The warning has the holder, its start, and the length of the wait."""
+    """The warning contains the holder, its start, and the length of the wait."""
     with (
         holder(tmp_path) as process,
         caplog.at_level(logging.WARNING, logger="logstore"),

@@ -100,7 +100,7 @@ def touch(root: Directory, *path: str) -> None:
 
 
 def test_all_that_wait_share_one_instance(root: Directory, shared: Reports) -> None:
-    """However many there are; their watches end with them."""
+    """Any number of waiters share it; their watches end with them."""
     before, watched = instances(), watches()
     many = [Wakeups(root.files, [root.child("a"), root]) for _ in range(300)]
     assert instances() == before
@@ -128,7 +128,7 @@ def test_each_has_the_reports_of_its_own_watches(root: Directory) -> None:
 def test_two_watches_of_one_directory_report_to_each_what_it_has_asked_for(
     root: Directory,
 ) -> None:
-    """The system has one watch for both, with the changes of both."""
+    """The system has one watch for both, with the changes that either of them needs."""
     renames = Wakeups(root.files, watches=[Watch(root, native.WATCH_RENAMES)])
     entries, again = Wakeups(root.files, [root]), Wakeups(root.files, [root])
     touch(root, "x")
@@ -147,7 +147,7 @@ def test_two_watches_of_one_directory_report_to_each_what_it_has_asked_for(
 
 
 def test_end_of_a_watched_file_is_reported_once_to_each(root: Directory) -> None:
-    """Its number is forgotten, and another file has another one."""
+    """Its number is forgotten, and another file gets another one."""
     path = Path(root.path, "file")
     path.touch()
     with path.open() as file:
@@ -170,7 +170,7 @@ def test_end_of_a_watched_file_is_reported_once_to_each(root: Directory) -> None
 def test_inbox_that_is_not_emptied_holds_no_more_than_a_number(
     root: Directory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Then anything may have changed."""
+    """A full inbox means that anything may have changed."""
     monkeypatch.setattr(module, "_CHANGES_MAX", 10)
     idle, other = Wakeups(root.files, [root]), Wakeups(root.files, [root])
     for number in range(12):
@@ -183,7 +183,7 @@ def test_inbox_that_is_not_emptied_holds_no_more_than_a_number(
 
 
 def test_limit_of_instances_lets_who_waits_look_by_time(root: Directory) -> None:
-    """Until there is one."""
+    """Waiters look by time until an instance is free."""
     code = """if True:
         import errno, os, sys
         from logstore.io.files import Files
@@ -234,7 +234,7 @@ def test_thread_that_sleeps_is_woken_by_the_one_that_reads(
 def test_reports_that_another_call_has_read_wake_the_reader(
     root: Directory, shared: Reports
 ) -> None:
-    """It waits for the descriptor, which is not readable any more."""
+    """The reader waits for the descriptor, which is not readable any more."""
     one, other = Waiter(root, "a"), Wakeups(root.files, [root])
     one.start()
     until(lambda: one.wakeups._inbox.end_read)
@@ -246,7 +246,7 @@ def test_reports_that_another_call_has_read_wake_the_reader(
 
 
 def test_wake_ends_the_wait_of_the_reader_and_of_others(root: Directory) -> None:
-    """This includes a wait that begins later."""
+    """A later wait ends, too."""
     for count in (1, 3):
         many = [Waiter(root, "a") for _ in range(count)]
         for one in many:
@@ -298,7 +298,7 @@ def test_no_wakeup_is_lost(root: Directory) -> None:
 
 
 class Lossy(Files):
-    """Reports are lost, or their reading fails or is interrupted, once."""
+    """Reports that are lost, or whose read fails or is interrupted, once."""
 
     failure: BaseException | None = None
     is_lost = False
@@ -327,7 +327,7 @@ def lossy(monkeypatch: pytest.MonkeyPatch) -> Lossy:
 def test_interrupt_after_a_read_lets_everyone_look(
     root: Directory, monkeypatch: pytest.MonkeyPatch, kind: Any, seconds: float
 ) -> None:
-    """The reports are gone from the system, and in no inbox."""
+    """The reports are gone from the system, and are in no inbox."""
     one, two = (Wakeups(root.files, [root.child(name)]) for name in "ab")
     plan = lossy(monkeypatch)
     touch(root, "a", "x")
@@ -379,8 +379,8 @@ def test_queue_of_the_system_that_runs_over_lets_everyone_look(
 def test_wait_that_is_interrupted_at_any_instruction_keeps_nobody_from_reading(
     root: Directory, shared: Reports, monkeypatch: pytest.MonkeyPatch, is_asleep: bool
 ) -> None:
-    """Whether it reads or sleeps while another one does; also if the one that was
-    interrupted lives on, and does not wait again."""
+    """The interrupt comes while it reads, or sleeps while another one reads; the
+    interrupted waiter may live on, and not wait again."""
     monkeypatch.setattr(module, "_SLEEP_S_MAX", LONG_S)
     seen = at = interrupted = 0
 
@@ -439,7 +439,7 @@ def has_report(wakeups: Wakeups, root: Directory, name: str) -> bool:
 def test_reader_that_puts_nothing_into_inboxes_delays_others_for_a_second(
     root: Directory, shared: Reports, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They look by themselves."""
+    """The others look by themselves."""
     monkeypatch.setattr(module, "_SLEEP_S_MAX", 0.01)
     stuck = module._Wait(Inbox())
     stuck.thread = -1
@@ -448,7 +448,7 @@ def test_reader_that_puts_nothing_into_inboxes_delays_others_for_a_second(
 
 
 def test_signal_handler_may_wait_inside_a_wait(root: Directory) -> None:
-    """It reads, too, and its thread's other wait ends."""
+    """The handler reads, too, and the other wait of its thread ends."""
     outer, inner = (Wakeups(root.files, [root.child(name)]) for name in "ab")
     within, calls = Files.reports_within, []
 
@@ -473,7 +473,7 @@ def test_signal_handler_may_wait_inside_a_wait(root: Directory) -> None:
 def test_report_that_comes_before_its_watch_is_noted_is_not_missed(
     root: Directory, shared: Reports, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another thread reads just then."""
+    """Another thread reads at that moment."""
     watch = Files.watch
 
     def reported(self: Files, *more: Any) -> int:
@@ -511,7 +511,8 @@ def test_watch_whose_addition_was_interrupted_ends_with_its_first_report(
 def test_watch_is_not_added_while_one_is_removed(
     root: Directory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The system would give the new one the number of the old, which then ends."""
+    """The system would give the new watch the number of the old one, which then
+    ends."""
     old = Wakeups(root.files, [root.child("a")])
     unwatch, found = Files.unwatch, []
 

@@ -17,7 +17,7 @@ def rows(batch: object, hashed_to: tuple[int, ...] | None) -> dict[int, list[obj
 
 
 def test_row_without_a_key_is_for_the_partitioner() -> None:
-    """Kafka's hash says nothing of it. A number that is given goes before both."""
+    """Kafka's hash does not define its partition. An explicit number overrides both."""
     keys = [b"a", None, b"b", None]
     batch = pa.record_batch(
         {

@@ -33,7 +33,7 @@ def test_keyed_records_go_where_kafka_puts_them(key: bytes) -> None:
 
 
 def test_empty_key_is_a_key() -> None:
-    """An empty key always goes to the same partition, unlike none."""
+    """An empty key always goes to the same partition, unlike a missing key."""
     partitioner = KafkaPartitioner()
     assert len({partitioner.partition(b"", 40_000, 50) for _ in range(20)}) == 1
     assert len({partitioner.partition(None, 40_000, 50) for _ in range(20)}) > 1
@@ -65,7 +65,7 @@ def test_topic_append_uses_the_partitioner(tmp_path: Path) -> None:
 
 
 def test_topic_takes_another_partitioner(tmp_path: Path) -> None:
-    """Anything with a `partition` method will do."""
+    """Any object with a `partition` method is accepted."""
 
     class Last:
         def partition(self, key: bytes | None, size: int, partitions: int) -> int:
@@ -80,7 +80,7 @@ def test_topic_takes_another_partitioner(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["binary", "large_binary", "string"])
 def test_partitions_of_an_array_are_those_of_its_keys(kind: str) -> None:
-    """This holds even for a slice; null gives -1."""
+    """Slices work, too; null gives -1."""
     pa = pytest.importorskip("pyarrow")
     keys = [None if n % 7 == 3 else f"key-{n}" for n in range(100)]
     array = pa.array(keys).cast(getattr(pa, kind)()).slice(11, 80)
@@ -105,7 +105,7 @@ def test_consistent_hash_is_balanced_and_stable() -> None:
 
 
 def test_consistent_hash_moves_keys_only_to_the_new_partition() -> None:
-    """One partition more takes its share from all others; nothing else moves."""
+    """A new partition takes its share from all others; no other key moves."""
     keys = [b"key-%d" % i for i in range(20_000)]
     partitioner = ConsistentHashPartitioner()
     before = [partitioner.partition(k, 1, 8) for k in keys]

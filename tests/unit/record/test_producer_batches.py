@@ -61,7 +61,7 @@ def test_batches_get_offsets_and_keep_magic_and_codec(
 def test_batches_of_any_base_offset_are_taken(
     tmp_path: Path, magic: int, codec: str
 ) -> None:
-    """Producers count from 0 in each batch, brokers copy from anywhere."""
+    """Producers count from 0 in each batch; brokers copy from any offset."""
     data = batches_of(tmp_path / "from", magic, codec, 20)
     frames = frames_in(data)
     later = data[frames[-1].pos :]
@@ -140,7 +140,7 @@ def _flips(data: bytes) -> Iterator[bytes]:
 
 
 def frame_byte(data: bytes, pos: int) -> int:
-    """Which byte of its batch a byte is."""
+    """Which byte of its batch a byte is, for parameters."""
     return next(pos - f.pos for f in frames_in(data) if pos < f.pos + f.size)
 
 
@@ -196,7 +196,8 @@ def test_unknown_magic_raises_unsupported(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("count", [0, 4, 6, -1, (1 << 31) - 1])
 def test_wrong_record_count_raises_corrupt_record(tmp_path: Path, count: int) -> None:
-    """The header's count is held against the records, after a right checksum."""
+    """The count of the header is compared with the records, after a correct
+    checksum."""
     data = batches_of(tmp_path / "from", 2, "none", 5)
     bad = fixed_crc(data[:57] + count.to_bytes(4, "big", signed=True) + data[61:])
     with logstore.open(tmp_path / "to") as store:
@@ -276,7 +277,7 @@ def test_batch_with_its_own_producer_keeps_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("bad", ["text", 5, None, [b"x"]])
 def test_buffer_of_another_type_raises_type_error(tmp_path: Path, bad: object) -> None:
-    """Batches come in a buffer."""
+    """Batches must be in a buffer."""
     with logstore.open(tmp_path) as store:
         with pytest.raises(TypeError):
             new_partition(store).append_batches(bad)
@@ -337,7 +338,8 @@ def test_largest_timestamp_of_a_header_is_that_of_the_records(
 def test_time_of_an_append_is_kept_where_a_batch_has_it(
     tmp_path: Path, codec: str
 ) -> None:
-    """A copy of another log's: it holds for all of its records, whatever they say."""
+    """Copies from another log keep this time: it applies to all of their records,
+    whatever those contain."""
     batch = one_batch(tmp_path / "from", 2, codec, "LogAppendTime")
     batch = with_field(batch, *MAX_TIMESTAMP, 1234)
     with logstore.open(tmp_path / "to") as store:
@@ -355,8 +357,8 @@ def test_time_of_an_append_is_kept_where_a_batch_has_it(
 def test_timestamp_that_no_append_would_store_is_refused(
     tmp_path: Path, magic: int, codec: str, kind: str
 ) -> None:
-    """Below -1, also where a delta leads beyond 64 bits; unless the time of the append
-    takes its place."""
+    """Timestamps below -1 are refused, even as a base plus a delta beyond 64 bits;
+    unless the time of the append replaces them."""
     batch = one_batch(tmp_path / "from", magic, codec)
     if magic == 2:
         bad = [
@@ -445,7 +447,8 @@ NAMED = (
 def test_each_field_at_its_extremes_is_refused_or_read_again(
     tmp_path: Path, field: str, codec: str
 ) -> None:
-    """A named error and nothing written, or the five records and an intact log."""
+    """The result is a named error and nothing written, or the five records and an
+    intact log."""
     batch = one_batch(tmp_path / "from", 2, codec)
     kind, pos = FIELDS[field]
     bits = 8 * struct.calcsize(kind)
@@ -479,7 +482,8 @@ def test_each_field_at_its_extremes_is_refused_or_read_again(
 def test_offset_that_no_record_can_have_loses_none(
     tmp_path: Path, magic: int, codec: str
 ) -> None:
-    """The offset of a wrapper is its last record's: decoding leaves out the largest."""
+    """The offset of a wrapper is that of its last record: decoding leaves out the
+    largest offset."""
     batch = one_batch(tmp_path / "from", magic, codec)
     with logstore.open(tmp_path / "to") as store:
         partition = new_partition(store, magic)
@@ -576,7 +580,7 @@ def test_prepared_batches_are_the_callers_no_more(
 @pytest.mark.thorough
 @pytest.mark.slow
 def test_buffer_beyond_2_gib_is_appended(tmp_path: Path) -> None:
-    """All of it, in order."""
+    """All of it is appended, in order."""
     config = {"segment_bytes": (1 << 31) - 1}
     with logstore.open(tmp_path) as store:
         partition = new_partition(store, 2, **config)

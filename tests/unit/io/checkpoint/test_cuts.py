@@ -75,7 +75,7 @@ def test_merged_row_stays_a_bound_when_a_later_cut_leaves_few_rows() -> None:
 
 
 def test_state_file_says_that_a_row_is_merged(tmp_path: Path) -> None:
-    """So that a later process does not take the bound for exact."""
+    """A later process then does not take the bound for exact."""
     path = tmp_path / "data"
     with logstore.open(path) as store:
         partition = store.create_topic("orders", config=config_of(2))[0]
@@ -99,8 +99,8 @@ def test_state_file_says_that_a_row_is_merged(tmp_path: Path) -> None:
 @pytest.mark.sampled(8)
 @pytest.mark.parametrize("seed", range(20))
 def test_lowest_cut_since_a_serial_is_that_of_the_list_of_all_cuts(seed: int) -> None:
-    """It is exact as long as the rows are few, and never too high. Low cuts keep the
-    rows few; without any, the oldest ones are merged."""
+    """The result is exact as long as the rows are few, and never too high. Low cuts
+    keep the rows few; without any, the oldest ones are merged."""
     random_ = random.Random(seed)
     share_low = (0.5, 0.05, 0.005, 0.0)[seed % 4]
     cuts, history = Cuts(), [(0, NO_CUT)]
@@ -121,7 +121,7 @@ def test_lowest_cut_since_a_serial_is_that_of_the_list_of_all_cuts(seed: int) ->
 
 
 def test_serial_of_the_future_is_of_another_log() -> None:
-    """Nothing that was read under it counts."""
+    """No offset that was read under it counts."""
     assert Cuts().after(5, 100).lowest_since(101) == 0
 
 

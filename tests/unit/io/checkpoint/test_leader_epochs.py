@@ -60,7 +60,7 @@ def test_epochs_are_read_again_when_their_file_changes(tmp_path: Path) -> None:
         assert known.rows == rows
         assert known.now(directory) is known
     os.utime(path, (1, 1))
-    time.sleep(0.1)  # the time of this change is no one's to set back
+    time.sleep(0.1)  # another program may set the time of a later change back
     assert known.now(directory) is known
     assert known.cache_key is not None
     for text in ("damaged", "0\n1\n2147483648 0\n", f"0\n1\n0 {1 << 63}\n"):

@@ -15,7 +15,7 @@ PINNED = PLAIN._replace(is_pinned=True)
 
 
 def test_oldest_are_forgotten_but_for_the_pinned_and_the_kept() -> None:
-    """10,000 that are not pinned are remembered."""
+    """The 10,000 newest entries without a pin are remembered."""
     found = Ledger({f"i{number}": PLAIN for number in range(10_002)} | {"i1": PINNED})
     changes = {"new": PLAIN}
     assert found.evicted(changes, {"i2", "new"}) == ["i0", "i3"]
@@ -98,7 +98,7 @@ def made(*numbers: int) -> Entry:
 
 
 def test_calls_of_a_process_are_added_to_those_before() -> None:
-    """The last 64 of them, in the order of their numbers."""
+    """The last 64 of them are kept, in the order of their numbers."""
     known = Ledger({"process:x": made(1, 2)})
     known.apply({"process:x": made(4, 3)})
     entry = known.get("process:x")
@@ -116,7 +116,7 @@ def test_calls_of_a_process_are_added_to_those_before() -> None:
 def test_processes_are_not_pushed_out_by_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """However many publish: their requests may still wait."""
+    """Any number of others may publish: requests of a process may still wait."""
     monkeypatch.setattr(ledger, "IDENTITIES_MAX", 2)
     known = Ledger({"process:x": made(1), "a": Entry(1, 1, 0), "b": Entry(1, 1, 0)})
     assert known.evicted({"c": Entry(1, 1, 0)}) == ["a"]
@@ -128,6 +128,6 @@ def test_processes_are_not_pushed_out_by_others(
 
 
 def test_bytes_of_calls_are_counted() -> None:
-    """Their entries are in the same file."""
+    """Entries of calls are in the same file."""
     few, many = Ledger({"process:x": made(1)}), Ledger({"process:x": made(*range(60))})
     assert many.file_bytes > few.file_bytes + 59 * 80

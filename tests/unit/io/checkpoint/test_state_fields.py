@@ -1,4 +1,4 @@
-"""The fields of state files: what is of the right form may still be impossible."""
+"""The fields of state files: values of the right type may still be impossible."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_right_fields_pass(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "path", "wrong"), WRONG)
 def test_wrong_field_is_refused(name: str, path: tuple[Any, ...], wrong: Any) -> None:
-    """One at a time, all others being right."""
+    """One field is wrong at a time, all others are right."""
     value = copy.deepcopy(RIGHT[name])
     place: Any = value
     for key in path[:-1]:
