@@ -39,7 +39,7 @@ class Counted:
 
 
 def partition_of(path: Path, magic: int, **settings: Any) -> logstore.Partition:
-    """One whose next append may be one step."""
+    """A partition whose next append may be one step."""
     partition = prepared.partition_of(path, magic, **settings)
     partition.append(b"first", timestamp_ms=T)
     return partition
@@ -81,8 +81,8 @@ def random_batch(rng: random.Random, magic: int) -> Any:
 def test_batches_in_one_step_are_those_of_the_usual_way(
     tmp_path: Path, magic: int, seed: int
 ) -> None:
-    """Nulls, slices, strings, times of three types, columns that are ignored; the log
-    and its indexes, byte by byte."""
+    """Columns have nulls, slices, strings, times of three types, and ignored ones; the
+    log and its indexes are equal, byte by byte."""
     rng = random.Random(seed)
     settings = {"segment_bytes": 60_000, "index_interval_bytes": 500}
     fast = partition_of(tmp_path / "fast", magic, **settings)
@@ -170,7 +170,8 @@ def test_columns_that_are_not_those_of_records_are_refused(
 
 
 def test_empty_and_large_batches_are_appended(tmp_path: Path) -> None:
-    """No row, more rows than a step takes, more bytes than a step takes."""
+    """A batch has no rows, more rows than a step takes, or more bytes than a step
+    takes."""
     partition = partition_of(tmp_path, 1)
     counted = Counted(partition)
     for values in ([], [b""] * 8193, [bytes(300_000)]):

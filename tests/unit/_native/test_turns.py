@@ -1,4 +1,4 @@
-"""Turns: of the threads that wait for the same work, one does it for all."""
+"""Turns: of several threads that wait for the same work, one does it for all."""
 
 from __future__ import annotations
 
@@ -219,7 +219,8 @@ def test_handler_that_raises_in_a_served_thread_lets_the_others_go_on() -> None:
 
 
 def test_who_gathers_goes_on_when_all_that_were_served_wait_again() -> None:
-    """Or when the time is over; without any waiter, less of it the next time."""
+    """The gathering also ends when the time is over; without any waiter, it lasts less
+    long the next time."""
     turns, seconds = native.Turns(5, "a turn"), []
 
     def wait(upto: int) -> None:
@@ -294,7 +295,7 @@ def test_wrong_numbers_raise(upto: Any) -> None:
 
 
 def test_work_waits_for_those_that_were_served_before() -> None:
-    """Until they are back, or the time is over."""
+    """The work waits until they are back, or the time is over."""
     turns = native.Turns(5, "a turn")
     took, back = [], threading.Event()
 
@@ -502,7 +503,8 @@ def test_thread_that_works_holds_a_rank() -> None:
 def test_turn_that_another_thread_has_is_not_waited_for_from_inside_another_one() -> (
     None
 ):
-    """Nor from inside a call of another store: the two would wait for each other."""
+    """A call inside another store is refused, too: the two would wait for each
+    other."""
     turns, own = native.Turns(5, "a turn"), native.Turns(5, "its own turn")
     foreign = native.Mutex(1, "another store", 7)
     begun, until = threading.Event(), threading.Event()

@@ -1,5 +1,6 @@
 """A backup that was put back in part: some files of a store are older than the others.
 
+The store is closed with `OLD` records, copied, written to again, and closed with `NEW`.
 Then the files of one kind are taken from the other copy. A read returns all of `NEW`,
 or the existing records and then a named error: never a shorter log without an error.
 """
