@@ -51,8 +51,8 @@ def written(path: Path, segments: dict[int, list[Batch]]) -> Path:
 def check_is_refused(
     path: Path, segments: dict[int, list[Batch]], name: int, last_offset: int
 ) -> logstore.CorruptRecordError:
-    """A compaction of segments ends with a named error, and the log stays, if the last
-    batch of one of them says that it ends at another offset."""
+    """Check that a compaction raises a named error, and the log stays, if the header of
+    a segment's last batch gives it a wrong end offset."""
     folder = written(path, segments)
     with logstore.open(path) as store:
         store.topic("t").configure(CONFIG)
@@ -112,9 +112,9 @@ def test_wrapper_whose_messages_do_not_follow_is_refused(
 def test_batch_of_a_transaction_that_goes_back_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It would end its transaction in front of its begin: the aborted value of a key
-    would count, and the committed one before it would go. The first pass reads the
-    keys in front of it, and nothing else there."""
+    """It would end its transaction before its begin: the aborted value of a key would
+    count, and the committed one before it would go. The first pass reads the keys
+    before it, and nothing else there."""
     monkeypatch.setattr(compactor, "MEMORY_MIN", BUFFERS_BYTES)
     begun = batch2(items(20, 5), producer=(10, 0, 0), attributes=0x10)
     many = [batch2(items(20 * n, 20, b"a%d-" % n)) for n in range(5, 15)]
@@ -182,7 +182,7 @@ def test_damage_is_named_by_the_offset_that_a_compaction_has_not_read(
 
 
 def test_unknown_magic_is_unsupported_for_a_survey(tmp_path: Path) -> None:
-    """Nothing is wrong with the file."""
+    """The file itself is not damaged."""
     later = bytearray(batch2(items(10, 1)).data)
     later[16] = 3
     data = batch2(items(0, 10)).data + later

@@ -1,4 +1,4 @@
-"""Batches that a compaction must leave because of the log as a whole."""
+"""Batches that a compaction must keep because of the log as a whole."""
 
 from __future__ import annotations
 

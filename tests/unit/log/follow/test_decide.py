@@ -309,7 +309,7 @@ ROWS = {
         (10, 20),
         "other-file",
     ),
-    # Or so it seems: the former file is not open, and its last bytes are those there.
+    # It seems to be a copy: the former file is not open, and its last bytes are equal.
     "copy-of-a-file": Row(
         OWN,
         {"files": files(SegmentFile(20, 25, 50, 8)), "bytes": ALL_STAND},
@@ -624,7 +624,7 @@ def test_change_between_two_looks_is_that_of_the_table(name: str) -> None:
 
 @pytest.mark.parametrize("name", ROWS)
 def test_decision_without_the_bytes_is_the_same_or_asks_for_them(name: str) -> None:
-    """A look that has not read them says so, unless they do not matter."""
+    """A look that has not read them reports this, unless they do not matter."""
     row = ROWS[name]
     now = row.before._replace(**{"bytes": ALL_STAND} | row.now)
     change = decide(row.before, now._replace(bytes=None))

@@ -1,4 +1,4 @@
-"""Following a log: in the writer's process, and as other processes see it."""
+"""Following a log, in the writer's process and in other processes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from support.values import (
 
 
 def follower(path: Path, **options: object) -> logstore.Partition:
-    """orders-0 as a reader in another process opens it."""
+    """A reader of orders-0, as in another process."""
     return open_store(path, read_only=True, **options).topic("orders")[0]
 
 
@@ -92,7 +92,7 @@ def test_reader_sees_truncation_and_what_is_written_then(
 
 
 def test_reader_past_a_truncated_end_gets_offset_out_of_range(tmp_path: Path) -> None:
-    """A consumer whose place is gone hears of it, and is not fed other records."""
+    """A consumer whose position is gone gets an error, and no other records."""
     with logstore.open(tmp_path) as store:
         partition = new_partition(store)
         fill(partition, 30)
@@ -168,7 +168,7 @@ def test_half_a_batch_at_the_tail_is_not_there_yet(
 def test_file_that_shrinks_under_a_reader_is_an_error_not_a_crash(
     tmp_path: Path,
 ) -> None:
-    """Bytes that were there and are gone are missed by name."""
+    """The error names the offset of the missing bytes."""
     with logstore.open(tmp_path) as store:
         fill(new_partition(store), 9000, call=3000)
     partition = follower(tmp_path)
@@ -187,8 +187,8 @@ def test_file_that_shrinks_under_a_reader_is_an_error_not_a_crash(
 def test_what_a_failed_append_took_back_misleads_no_reader(
     tmp_path: Path, records: int
 ) -> None:
-    """A reader looks when part of it, or all, is in the file; then it goes, and other
-    records come, of other sizes."""
+    """A reader looks while part of it, or all, is in the file; then it is removed, and
+    other records follow, of other sizes."""
     files = FaultyFiles()
     with open_store(tmp_path, _files=files) as store:
         partition = new_partition(store)
@@ -210,7 +210,7 @@ def test_what_a_failed_append_took_back_misleads_no_reader(
         files.fail("write", errno.EIO, name=".log", nth=nth, times=1, done=True)
         with pytest.raises(logstore.StorageError):
             partition.append_many([b"x" * 90] * records)
-        # Of many the first is written last: none of them was there to be seen.
+        # Of many the first is written last: readers could see none of them.
         assert seen[0] == (11 if records == 1 else 10)
         assert partition.end_offset == 10
         for count in (20_000, 1):
@@ -220,7 +220,7 @@ def test_what_a_failed_append_took_back_misleads_no_reader(
     assert read_all(tmp_path) == expected(1, 0, 20_011)
 
 
-# More than one write each: several runs in a segment, several segments.
+# Calls with more than one write: several runs in a segment, several segments.
 MANY: dict[str, Callable[[logstore.Partition], object]] = {
     "runs": lambda p: p.append_many([bytes(60_000)] * 30),
     "segments": lambda p: append_records(p, 30, seed=1),
@@ -254,7 +254,8 @@ class Watched(FaultyFiles):
         self._path = Path()
 
     def let_look(self, path: Path, *readers: logstore.Partition) -> None:
-        """From now on these look, and one that opens the store just then."""
+        """From now on let these readers look, and one that opens the store at that
+        moment."""
         self._path, self._readers = path, [*readers]
         self.before = self._look
 
@@ -338,7 +339,7 @@ def test_reader_of_a_torn_tail_ends_before_it(tmp_path: Path) -> None:
 
 
 def test_follow_with_timeout_0_reads_what_is_there(tmp_path: Path) -> None:
-    """It ends when nothing more comes."""
+    """The iterator ends when no more records come."""
     with logstore.open(tmp_path) as store:
         partition = new_partition(store)
         fill(partition, 10)
@@ -418,7 +419,7 @@ def test_follow_whose_place_was_deleted_raises_offset_out_of_range(
 
 
 def test_follow_durable_only_stops_at_the_durable_offset(tmp_path: Path) -> None:
-    """Records that a power cut may remove are delivered once it no longer may."""
+    """Records that a power cut may remove are delivered when they are durable."""
     with logstore.open(tmp_path) as store:
         partition = new_partition(store)
         fill(partition, 5)

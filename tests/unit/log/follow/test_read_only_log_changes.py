@@ -1,5 +1,5 @@
 """A reader, as another process opens it, whose log is cut, replaced or hard to read
-between its calls: it continues, or says that records are gone, and never less."""
+between its calls: it continues, or reports missing records, and never less."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def offsets_of(item: Any) -> list[int]:
 def test_read_beside_a_truncation_gives_all_that_stays_and_says_that_the_rest_is_gone(
     tmp_path: Path, way: str, magic: int
 ) -> None:
-    """This holds even if another reader in its process has looked meanwhile."""
+    """Another reader in its process may have looked meanwhile."""
     store, partition = long_log(tmp_path, magic)
     with store, open_store(tmp_path, read_only=True) as reading:
         reader = reading.topic("orders")[0]
@@ -189,7 +189,7 @@ def test_topic_that_is_made_anew_is_another(tmp_path: Path, new: int) -> None:
 def test_segment_that_comes_at_any_call_of_a_look_is_seen_whole_or_not_yet(
     tmp_path: Path, is_deleted: bool
 ) -> None:
-    """The state may speak of a segment that the names of a moment before have not."""
+    """The state may name a segment that is not among the names read a moment before."""
     config = logstore.StoreConfig(flush_checkpoint_ms=0)  # readers know of each sync
     for nth in itertools.count(1):
         files, calls, path = FaultyFiles(), itertools.count(1), tmp_path / str(nth)
@@ -228,7 +228,8 @@ class _StopError(BaseException):
 def test_error_in_one_look_costs_only_that_look(
     tmp_path: Path, rolls: bool, error: int
 ) -> None:
-    """At any of its calls, also an interrupt; the next look sees all there is."""
+    """The error, or an interrupt, comes at any of its calls; the next look sees
+    everything."""
     steps = Steps()
     for nth in steps:
         files, path = FaultyFiles(), tmp_path / str(nth)
@@ -366,7 +367,7 @@ def test_read_under_way_goes_on_in_a_segment_that_a_broker_compacts(
 def test_read_right_behind_the_cut_of_a_failed_append_speaks_of_no_damage(
     tmp_path: Path, magic: int, way: str
 ) -> None:
-    """At each call of the writer from the cut on."""
+    """The read comes before each call of the writer from the cut on."""
     steps = Steps()
     for nth in steps:
         steps.total = _read_behind_a_cut(tmp_path / str(nth), magic, way, nth)
@@ -374,7 +375,7 @@ def test_read_right_behind_the_cut_of_a_failed_append_speaks_of_no_damage(
 
 
 def _read_behind_a_cut(path: Path, magic: int, way: str, nth: int) -> int:
-    """Read right before the n-th call from the cut on; returns how many there were."""
+    """Read right before the n-th call from the cut on; return the number of calls."""
     files = FaultyFiles()
     store, partition = long_log(path, magic, files)
     with store, open_store(path, read_only=True) as reading:
@@ -466,7 +467,7 @@ def test_topics_that_come_and_go_beside_a_reader_are_there_or_not(
 
 
 def test_changes_within_one_tick_of_the_clock_are_seen(tmp_path: Path) -> None:
-    """Deletions and topics, where the time of a directory stands still meanwhile."""
+    """Deletions and topics change while the time of a directory stands still."""
     for turn in range(20):
         path = tmp_path / str(turn)
         with open_store(path, _files=Unsynced()) as store:
@@ -581,8 +582,8 @@ def test_skipping_read_that_has_begun_goes_on_in_deleted_segments(
 def test_records_that_are_deleted_during_a_look_leave_no_segments(
     tmp_path: Path,
 ) -> None:
-    """At whichever of its calls; the log continues with a roll, after which nothing but
-    that is looked for."""
+    """The deletion comes at any of its calls; the log continues with a roll, after
+    which only the new segment is looked for."""
     files, nth, has_met = FaultyFiles(), 1, True
     config = config_of(2, segment_bytes=1 << 20)
     with open_store(tmp_path, _files=Unsynced()) as store:

@@ -1,5 +1,5 @@
-"""A log whose topic is deleted under a reader: what has begun continues, where the log
-was not cut before."""
+"""A log whose topic is deleted under a reader: a read that has begun continues, if the
+log was not cut before."""
 
 from __future__ import annotations
 
@@ -128,8 +128,8 @@ def test_follower_that_waits_is_told_of_a_deletion_at_once(tmp_path: Path) -> No
 def test_log_that_is_cut_and_then_deleted_is_gone_for_who_reads_it(
     tmp_path: Path, way: str, on_corruption: str, stop: int | None
 ) -> None:
-    """Its own process keeps the files of a read that has begun, but they were cut: also
-    one that was to end at the cut has more to read."""
+    """Its own process keeps the files of a read that has begun, but they were cut: even
+    a read up to the cut has more to read."""
     with open_store(tmp_path, _files=Unsynced()) as store:
         p = store.create_topic("orders", config=config_of(2))[0]
         append(p, b"old", COUNT)

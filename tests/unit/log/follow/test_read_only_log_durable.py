@@ -48,7 +48,7 @@ def test_follower_of_what_is_durable_gets_it_when_it_is(tmp_path: Path) -> None:
 
 
 def test_offset_that_is_not_durable_yet_is_one_of_the_log(tmp_path: Path) -> None:
-    """Nothing is there for it so far: no error, and no record."""
+    """A read there gives no error and no record so far."""
     config = logstore.TopicConfig(flush_ms=3_600_000, flush_messages=1_000_000)
     with open_store(tmp_path, _files=Unsynced()) as store:
         p = store.create_topic("orders", config=config)[0]

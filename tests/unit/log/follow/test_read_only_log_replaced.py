@@ -28,7 +28,8 @@ from support.values import config_of
 def test_log_that_was_made_anew_in_the_same_place_is_another_one(
     tmp_path: Path, way: str
 ) -> None:
-    """Deleted and created again between two looks of a reader in another process."""
+    """The topic is deleted and created again between two looks of a reader in another
+    process."""
     with (
         open_store(tmp_path, _files=Unsynced()) as store,
         open_store(tmp_path, read_only=True) as reading,
@@ -69,7 +70,7 @@ def test_id_in_the_state_tells_a_log_from_one_in_a_directory_of_the_same_number(
         append(p, b"new", 2 * COUNT)
         p.flush()
         info = log.directory.info()
-        # As if it were the same.
+        # As if the directory were the same.
         followed = log._log
         place = info.device, info.inode
         followed._stamp = followed._stamp._replace(directory_id=place)
@@ -83,7 +84,7 @@ def test_id_in_the_state_tells_a_log_from_one_in_a_directory_of_the_same_number(
 def test_backup_that_is_put_back_under_a_reader_gives_no_mixture(
     tmp_path: Path, way: str, how: str
 ) -> None:
-    """The log goes back, and on from there with other records."""
+    """The log returns to the backup, and continues with other records."""
     path, backup = tmp_path / "store", tmp_path / "backup"
     with open_store(path, _files=Unsynced()) as store:
         p = store.create_topic("orders", config=config_of(1))[0]
@@ -170,7 +171,7 @@ def grown(
 
 
 def saved_and_killed(tmp_path: Path, saved: int, more: int) -> tuple[Path, Path]:
-    """(a store as a kill leaves it, a backup of it that lacks its last records)."""
+    """Return a store as after a kill, and a backup of it without its last records."""
     live, path, backup = tmp_path / "live", tmp_path / "store", tmp_path / "backup"
     with open_store(live, _files=Unsynced()) as store:
         p = store.create_topic("orders", config=config_of(1))[0]
@@ -291,7 +292,8 @@ def test_backup_that_is_put_back_at_any_call_of_a_look_gives_no_mixture(
             p = reading.topic("orders")[0]
             found, records = list[Pair](), iter(list[Pair]())
             if between == "appended":
-                # In the middle of the log; otherwise it begins with the look.
+                # The read is in the middle of the log; otherwise it begins with the
+                # look.
                 records = pairs_of(p.follow(timeout=0))
                 found += itertools.islice(records, 15)
             if between == "restored":
@@ -309,7 +311,7 @@ def test_backup_that_is_put_back_at_any_call_of_a_look_gives_no_mixture(
             assert [offset for offset, _ in found] == list(range(len(found)))
             assert any(values == log[: len(values)] for log in logs)
             if next(calls) <= at:
-                break  # there was no such call any more
+                break  # no such call was left
             assert [(r.value or b"")[:3] for r in p.read()] == logs[-1]
             assert p.segments[-1].next_offset == len(logs[-1])
     assert at > 10
@@ -363,6 +365,6 @@ def test_cut_that_a_backup_undoes_within_a_look_gives_no_mixture(
             assert [offset for offset, _ in found] == list(range(len(found)))
             assert any(values == log[: len(values)] for log in logs)
             if next(calls) <= at:
-                break  # there was no such call any more
+                break  # no such call was left
             assert [(r.value or b"")[:3] for r in p.read()] == logs[-1]
     assert at > 10
