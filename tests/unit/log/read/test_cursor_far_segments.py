@@ -328,7 +328,8 @@ COMMITTED: dict[str, Callable[[Any], Iterator[int]]] = {
 
 @pytest.fixture(scope="module")
 def transactions(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[int]]:
-    """(a broker's log of transactions in segments of 400 kB, the committed offsets)."""
+    """Return (a broker's log of transactions in segments of 400 kB, the committed
+    offsets)."""
     path, made = tmp_path_factory.mktemp("far"), Transactions(random.Random(1))
     (path / "t-0").mkdir()
     for _ in range(8):

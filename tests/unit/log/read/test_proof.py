@@ -42,7 +42,7 @@ WAYS = [
 def test_proof_of_a_position_is_disproved_by_another_log_alone(
     tmp_path: Path, config: dict[str, object]
 ) -> None:
-    """The log that it is of has the batch; a diverged one has another one."""
+    """The log of the proof has the batch; a diverged one has another batch."""
     same = [b"same %d" % n for n in range(6)]
     one = filled(tmp_path / "one", [*same, b"a", b"b"], **config)
     two = filled(tmp_path / "two", [*same, b"c", b"d"], **config)
@@ -105,8 +105,8 @@ def finds(store: logstore.Store, finder: ProofFinder, at: int) -> int | None:
 def test_finder_finds_the_same_proofs_wherever_it_was(
     tmp_path: Path, config: dict[str, object], step: int
 ) -> None:
-    """In one segment and over several, forwards and backwards; also outside of the
-    log."""
+    """The positions are in one segment and in several, forwards and backwards; also
+    outside of the log."""
     values = [b"%d" % n for n in range(40)]
     with filled(tmp_path / "s", values, segment_bytes=400, **config) as store:
         views, finder = views_of(store["t"][0]), ProofFinder()
@@ -143,7 +143,7 @@ def test_proof_that_a_finder_finds_is_not_disproved_by_compaction(
 
 
 def test_finder_finds_the_batch_that_is_there_after_a_cut(tmp_path: Path) -> None:
-    """It asks whether the log was cut since it was there."""
+    """The finder asks whether the log was cut since its last search."""
     values = [b"%d" % n for n in range(8)]
     with filled(tmp_path / "s", values) as store:
         partition, finder, other = store["t"][0], ProofFinder(), ProofFinder()

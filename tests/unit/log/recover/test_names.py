@@ -1,4 +1,4 @@
-"""Which `.swap` files count, by the own state or by the rule of brokers."""
+"""The `.swap` files that count, by the own state or by the rule of brokers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NAMES = [
 def test_own_state_alone_says_what_is_committed(
     swapping: tuple[int, ...] | None, committed: list[int]
 ) -> None:
-    """Without it, the lowest `.cleaned` does."""
+    """Without a state, the lowest `.cleaned` file decides."""
     assert committed_swaps(NAMES, swapping) == committed
     names = classify(NAMES, {base: base + 5 for base in committed}, swapping)
     assert names.swaps == tuple(segment_file(b, LOG) + SWAP for b in committed)

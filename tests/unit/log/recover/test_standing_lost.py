@@ -26,7 +26,7 @@ def refuses(store: Path) -> bool:
 
 
 def test_each_of_many_lost_segments_is_remembered(tmp_path: Path) -> None:
-    """This includes segments grouped in a summary: when the others are back, and
+    """Segments grouped in a summary are remembered, too: when the others are back, and
     nothing else names them, the log stays damaged until the last one is back."""
     store = tmp_path / "store"
     write_store(store, 80, 2, call=2, segment_bytes=200)
