@@ -312,7 +312,8 @@ def naive_offset_for_time(records: list[Record], timestamp: int) -> int | None:
 def test_offset_for_time_is_the_first_offset_by_a_naive_search(
     tmp_path: Path, magic: int, codec: str
 ) -> None:
-    """Offsets decide, not times: at, between, before and after all timestamps."""
+    """The result is the first by offset, not by time: at, between, before and after
+    all timestamps."""
     write_store(
         tmp_path, COUNT, magic, codec, segment_bytes=700, index_interval_bytes=50
     )

@@ -62,8 +62,8 @@ def test_prepared_appends_write_the_same_bytes_as_the_usual_way(
     append_time: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Values and keys of many lengths, null ones, times that go back, calls of several
-    batches, several segments, index entries."""
+    """Values and keys have many lengths or are null; times go back; there are calls of
+    several batches, several segments, index entries."""
     settings: dict[str, Any] = {"segment_bytes": 1 << 20, "index_interval_bytes": 700}
     if append_time and not magic:
         pytest.skip("magic 0 has no times")
@@ -382,7 +382,7 @@ def test_finalizers_that_append_between_keep_the_order(
 
 
 def test_threads_append_at_once(partition: logstore.Partition) -> None:
-    """All of a call one after the other, at the offsets that were returned."""
+    """The records of a call are consecutive, at the returned offsets."""
     offsets: dict[int, bytes] = {}
 
     def append(name: int) -> None:
@@ -527,7 +527,7 @@ def test_append_rows_takes_a_base_offset_and_whether_the_lock_is_held(
 def test_rows_at_the_expected_offset_are_one_step(
     partition: logstore.Partition,
 ) -> None:
-    """And no rows, or no step, raises another error than the usual way."""
+    """An empty call, or one without a step, raises another error than the usual way."""
     prepared = Prepared(partition)
     assert partition.append_many([b"x", b"y"], expected_offset=1) == range(1, 3)
     assert partition.append(b"z", expected_offset=3) == 3
@@ -542,7 +542,8 @@ def test_rows_at_the_expected_offset_are_one_step(
 def test_rows_that_do_not_begin_at_the_expected_offset_are_not_taken(
     partition: logstore.Partition,
 ) -> None:
-    """Nor if the thread says wrongly that it has the lock: that ends the steps."""
+    """They are refused, too, if the thread says wrongly that it has the lock: that ends
+    the steps."""
     prepared: Any = partition._prepared
     rows = native.Rows(2, None, native.Slices.of_bytes([b"x", b"y"]), timestamp_all=T)
     for base in (0, 2, 1 << 40):
@@ -582,7 +583,7 @@ def test_append_with_the_lock_is_a_step_as_well(tmp_path: Path, magic: int) -> N
 def test_rows_with_a_key_are_one_step_in_a_compacted_topic(
     tmp_path: Path, magic: int
 ) -> None:
-    """Others, in any of the ways, raise, and change nothing."""
+    """Other rows raise, in any of the ways, and change nothing."""
     partition = partition_of(tmp_path, magic, cleanup_policy="compact")
     partition.append(b"first", b"k")
     prepared = Prepared(partition)
@@ -605,7 +606,8 @@ def test_rows_with_a_key_are_one_step_in_a_compacted_topic(
 def test_prepared_appends_leave_nothing_behind(
     partition: logstore.Partition, way: Callable[[Any, Rows], range]
 ) -> None:
-    """No references to values, keys and what the log replaces with each call."""
+    """No references remain to values, keys and the objects that the log replaces with
+    each call."""
     rows: Rows = ([b"a value of its own"] * 3, [b"a key of its own"] * 3, [T] * 3)
     gc.collect()
     before = [sys.getrefcount(column[0]) for column in rows]

@@ -47,7 +47,7 @@ def test_start_inside_a_segment_of_a_damaged_log_of_others_stays(
 def test_start_of_a_damaged_log_of_others_that_cannot_be_recorded_is_refused(
     tmp_path: Path,
 ) -> None:
-    """The segments that lie wholly below it are deleted nevertheless."""
+    """The segments that are wholly below it are deleted nevertheless."""
     partition = foreign(write_store(tmp_path / "store", COUNT, **SMALL).parent)
     log = logs_in(partition)[-1]
     flip_bit(log, 8 * (log.stat().st_size // 2))

@@ -24,7 +24,8 @@ class _Turn(VisibilityBarrier):
 
 
 def test_reader_that_meets_a_publication_sees_none_of_it(tmp_path: Path) -> None:
-    """Between its look at the gate and at the extent, which is one of both or none."""
+    """The publication comes between its looks at the gate and at the extent: the reader
+    sees both changes, or neither."""
     with logstore.open(tmp_path) as store:
         partition = store.create_topic("a")[0]
         partition.append(b"x")

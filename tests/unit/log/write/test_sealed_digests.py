@@ -43,7 +43,7 @@ def digests(directory: Directory) -> SealedDigests:
 
 
 def segment(directory: Directory, data: bytes, base: int = 0) -> Segment:
-    """A segment, of which the file has these bytes; its size is that of `FIRST`."""
+    """A segment whose file has these bytes; its size is that of `FIRST`."""
     directory.write_file(segment_file(base, LOG), data)
     descriptors = Descriptors(directory.files, 8)
     return Segment(directory, descriptors, base, len(FIRST), base + 5)

@@ -1,4 +1,4 @@
-"""Background syncs after appends, when much is not durable."""
+"""Background syncs after appends, when many bytes are not durable."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from support.values import new_partition
 
 
 def test_much_that_is_not_synced_is_synced_in_the_background(tmp_path: Path) -> None:
-    """8 MiB of a segment: what earlier segments had does not count for a new one."""
+    """The limit is 8 MiB of a segment: bytes of earlier segments do not count for a new
+    one."""
     value = bytes(1_000_000)
     with open_store(tmp_path) as store:
         partition = new_partition(

@@ -1,5 +1,5 @@
-"""An append is in, or it has raised, never both: without memory, in a deep stack,
-inside of another call."""
+"""An append is in the log, or it has raised, never both: without memory, in a deep
+stack, inside another call."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def raises_in_deep_stack(call: Callable[[], object], spare: int) -> bool:
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
 def test_deep_stack_is_not_taken_for_damage(tmp_path: Path, codec: str) -> None:
-    """Neither in a batch nor in a state file."""
+    """This holds for a batch and for a state file."""
     config = logstore.TopicConfig(message_format=2, compression_type=codec)
     with open_store(tmp_path, _files=Unsynced()) as store:
         partition = store.create_topic("orders", 1, config)[0]
@@ -114,8 +114,8 @@ DEEP: dict[str, Callable[[logstore.Partition], object]] = {
 def test_append_in_a_deep_stack_is_in_or_has_raised(
     tmp_path: Path, call: str, flush_messages: int, magic: int
 ) -> None:
-    """Never both, whichever of its calls finds no room, that of a sync as well; and it
-    is synced in time."""
+    """The two never come together, whichever of its calls finds no room, even a call of
+    a sync; and the record is synced in time."""
     outcomes = set()
     settings: Any = {"flush_messages": flush_messages, "segment_bytes": 1000}
     # With index entries of each record, a sync goes deepest after its end.
@@ -123,7 +123,7 @@ def test_append_in_a_deep_stack_is_in_or_has_raised(
     with open_store(tmp_path, _files=Unsynced()) as store:
         topic = store.create_topic("orders", 45, config)
         for spare, partition in enumerate(topic.partitions, 3):
-            # So that all is there but the plan of a sync.
+            # All objects but the plan of a sync exist after this.
             append_one(partition)
             assert is_durable_in_time(partition)
             deep = functools.partial(DEEP[call], partition)
@@ -142,7 +142,7 @@ def no_memory(*arguments: object, **options: object) -> None:
 
 
 class Short(Unsynced):
-    """Its syncs may have no memory."""
+    """Calls of the system, whose sync may have no memory."""
 
     is_short = False
 
@@ -204,7 +204,7 @@ def test_append_inside_of_a_call_of_another_store_is_refused_before_it_is_in(
             ):
                 partition.append(b"x", durable=True)
             assert partition.end_offset == 0
-            # This one is due to be synced, which is left to the store's thread.
+            # This append is due to be synced, which is left to the store's thread.
             assert partition.append(b"y") == 0
         thread.join()
         partition.flush()

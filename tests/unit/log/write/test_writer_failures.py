@@ -34,7 +34,7 @@ from support.values import (
 def append_until_it_fails(
     partition: logstore.Partition, call: Callable[[logstore.Partition], object]
 ) -> logstore.LogStoreError | None:
-    """Append a few times; the error of the first that fails."""
+    """Append a few times; return the error of the first failure."""
     for _ in range(25):
         before = partition.end_offset
         try:
@@ -103,7 +103,7 @@ def test_failed_call_leaves_the_log_as_it_was(
 def test_short_write_that_fails_is_undone(
     tmp_path: Path, magic: int, call: str, short: int
 ) -> None:
-    """Half a record that got into the file is cut again before anything else."""
+    """A half-written record is cut off before anything else."""
     files = FaultyFiles()
     with open_store(tmp_path, _files=files) as store:
         partition = new_partition(store, magic)
@@ -123,7 +123,7 @@ def test_short_write_that_fails_is_undone(
 def test_failed_write_that_cannot_be_undone_ends_the_partition(
     tmp_path: Path, magic: int, call: str
 ) -> None:
-    """When the cut fails, too, nothing more is appended; a new opening recovers."""
+    """If the cut fails, too, nothing more is appended; a new opening recovers."""
     files = FaultyFiles()
     store = open_store(tmp_path, _files=files)
     partition = new_partition(store, magic)
@@ -244,8 +244,8 @@ def test_close_whose_sync_fails_raises_and_is_not_clean(tmp_path: Path) -> None:
 
 
 def test_roll_that_fails_halfway_does_not_count_as_synced(tmp_path: Path) -> None:
-    """Offsets taken back after a failed roll are synced like any others when they are
-    given out again: a durable append never returns without its sync."""
+    """Offsets that are reused after a failed roll are synced like any others: a durable
+    append never returns without its sync."""
     files = FaultyFiles()
     with open_store(tmp_path, _files=files) as store:
         partition = new_partition(store, segment_bytes=400)
@@ -264,7 +264,8 @@ def test_roll_that_fails_halfway_does_not_count_as_synced(tmp_path: Path) -> Non
 def test_failure_on_an_index_or_the_durable_point_costs_no_record(
     tmp_path: Path, method: str, name: str
 ) -> None:
-    """Indexes and the durable point can be made again: appends continue without."""
+    """Indexes and the durable point can be written again: appends continue without
+    them."""
     files = FaultyFiles()
     store = open_store(
         tmp_path, _files=files, config=logstore.StoreConfig(flush_checkpoint_ms=0)
@@ -300,7 +301,8 @@ def test_close_whose_index_cannot_be_written_loses_nothing(tmp_path: Path) -> No
 
 
 def test_begin_writing_that_fails_writes_nothing(tmp_path: Path) -> None:
-    """Before the first change the mark of a clean stop has to go, or nothing does."""
+    """Before the first change the mark of a clean stop must be removed, or nothing
+    changes."""
     directory = tmp_path / "orders-0"
     with logstore.open(tmp_path) as store:
         fill(new_partition(store), 5)
@@ -339,8 +341,9 @@ def test_clean_mark_is_gone_before_the_first_append_is_written(tmp_path: Path) -
 def test_append_that_failed_after_a_reader_has_seen_it_is_recorded_as_cut(
     tmp_path: Path, magic: int, error: int
 ) -> None:
-    """Before other records of the same size take their offsets: nothing else shows a
-    reader in another process that they are others. The disk may have had no room."""
+    """The record of the cut comes before other records of the same size take their
+    offsets: nothing else shows a reader in another process that they differ. The disk
+    may have had no room."""
     files = FaultyFiles()
     with open_store(tmp_path, _files=files) as store:
         partition = new_partition(store, magic)

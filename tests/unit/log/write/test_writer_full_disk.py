@@ -72,7 +72,7 @@ def test_full_disk_does_not_prevent_opening_and_reading(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("reopened", [False, True])
 def test_full_disk_does_not_stop_retention(tmp_path: Path, reopened: bool) -> None:
-    """Deleting segments needs no space; it gives some."""
+    """Deleting segments needs no space; it frees some."""
     files = FullDisk()
     store = open_store(tmp_path, _files=files)
     partition = new_partition(
@@ -101,7 +101,7 @@ def test_full_disk_does_not_stop_retention(tmp_path: Path, reopened: bool) -> No
 
 
 def test_full_disk_does_not_stop_deletion_of_a_topic(tmp_path: Path) -> None:
-    """The same for a whole topic."""
+    """A whole topic can be deleted, too."""
     files = FullDisk()
     with open_store(tmp_path, _files=files) as store:
         fill(new_partition(store, file_delete_delay_ms=0), 60)
@@ -114,7 +114,8 @@ def test_full_disk_does_not_stop_deletion_of_a_topic(tmp_path: Path) -> None:
 
 
 def test_min_free_bytes_keeps_a_reserve(tmp_path: Path) -> None:
-    """An append that would leave less than the reserve is refused with its name."""
+    """An append that would leave less than the reserve is refused, and the error names
+    the reserve."""
     config = logstore.StoreConfig(min_free_bytes=1 << 62)
     with logstore.open(tmp_path, config=config) as store:
         partition = new_partition(store)
@@ -136,7 +137,7 @@ class NoReserve(FaultyFiles):
 def test_file_system_without_reserve_gets_the_same_log(
     tmp_path: Path, magic: int
 ) -> None:
-    """Appends continue without, and one that fails in its write is undone."""
+    """Appends continue without a reserve, and one whose write fails is undone."""
     files = NoReserve()
     with open_store(tmp_path, _files=files) as store:
         partition = new_partition(store, magic, segment_bytes=700)
@@ -155,7 +156,7 @@ NO_DELAY = {"segment_bytes": 500, "file_delete_delay_ms": 0, "retention_ms": -1}
 
 
 def no_longer_names(files: FaultyFiles) -> None:
-    """A directory without room for a longer name than a file has."""
+    """Let the directory have no room for a longer name than a file has."""
     for suffix in SEGMENT_SUFFIXES:
         files.fail("rename", errno.ENOSPC, name=suffix)
 
@@ -266,8 +267,7 @@ def test_truncation_that_cannot_be_written_down_changes_nothing(
 
 
 def test_truncation_that_was_refused_is_recorded_by_close(tmp_path: Path) -> None:
-    """This holds even if nothing is appended after it: the state file records the end
-    of the log."""
+    """No append need follow: the state file records the end of the log."""
     files = FullDisk()
     with open_store(tmp_path, _files=files) as store:
         partition = new_partition(store, **NO_DELAY)
@@ -314,8 +314,9 @@ def test_truncation_that_may_be_written_down_ends_the_partition(
 
 
 def test_deletion_inside_a_segment_makes_room_on_a_full_disk(tmp_path: Path) -> None:
-    """The new start is written in place. Without room for that, the segments that lie
-    wholly below it go nevertheless, and the call says that the disk is full."""
+    """The new start is written in place. Without room for that, the segments that are
+    wholly below it are removed nevertheless, and the call reports that the disk is
+    full."""
     files = FullDisk()
     with open_store(tmp_path, _files=files) as store:
         partition = new_partition(store, **NO_DELAY)
@@ -366,7 +367,7 @@ class FileLimit(FaultyFiles):
 
 @pytest.mark.parametrize("error", [errno.EFBIG, errno.EDQUOT, errno.ENOSPC])
 def test_error_names_what_there_is_no_room_in(tmp_path: Path, error: int) -> None:
-    """A limit of the process for a file, a quota, or the file system."""
+    """The limit is one of the process for a file, a quota, or the file system."""
     full = FullDisk()
     kinds = {errno.EFBIG: FileLimit(), errno.ENOSPC: full}
     files = kinds.get(error, FaultyFiles())

@@ -1,4 +1,4 @@
-"""A log without a state file is another program's: nothing is appended to one."""
+"""A log without a state file belongs to another program: nothing is appended to it."""
 
 from __future__ import annotations
 
