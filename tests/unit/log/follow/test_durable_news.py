@@ -140,7 +140,7 @@ def test_follower_of_durable_records_is_woken(
 def test_cut_log_is_not_taken_for_the_one_before(
     log: Partition, reader: Partition
 ) -> None:
-    """The log has its former length again, and no record of it is durable."""
+    """The log has its former length again, and none of the new records is durable."""
     log.append_many([b"x"] * 20, durable=True)
     assert reader.durable_offset == 21
     log.truncate_to(5)

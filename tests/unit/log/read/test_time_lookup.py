@@ -89,7 +89,7 @@ def test_lookup_in_the_same_list_looks_at_no_segment() -> None:
 
 
 def test_each_list_of_a_log_keeps_what_is_found_out(tmp_path: Path) -> None:
-    """Any change may have made the list."""
+    """Each change of the log makes a new list."""
     with contextlib.ExitStack() as stack:
         store = stack.enter_context(logstore.open(tmp_path))
         partition = new_partition(store, cleanup_policy="compact")
