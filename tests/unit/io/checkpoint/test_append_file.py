@@ -29,7 +29,7 @@ NAME = "file"
 
 
 class Codec(NamedTuple):
-    """A format of entries of one kind, one after the other; returns how many of the
+    """Consecutive entries of one kind, and a function that returns how many of some
     bytes at a position of the file are whole entries."""
 
     entries: list[bytes]

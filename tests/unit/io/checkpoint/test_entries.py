@@ -119,7 +119,7 @@ def test_text_like_many_entries_takes_no_long_time() -> None:
 
 
 def test_file_is_long_when_its_entries_have_its_first_size() -> None:
-    """The file also has at least 64 KiB."""
+    """The limit is at least 64 KiB."""
     assert not FileEnd(100, 100 + (64 << 10), 0).is_long()
     assert FileEnd(100, 101 + (64 << 10), 0).is_long()
     assert not FileEnd(1 << 20, 2 << 20, 0).is_long()

@@ -527,7 +527,7 @@ def test_append_rows_takes_a_base_offset_and_whether_the_lock_is_held(
 def test_rows_at_the_expected_offset_are_one_step(
     partition: logstore.Partition,
 ) -> None:
-    """An empty call, or one without a step, raises another error than the usual way."""
+    """An empty call is accepted; a wrong offset raises the error of the usual way."""
     prepared = Prepared(partition)
     assert partition.append_many([b"x", b"y"], expected_offset=1) == range(1, 3)
     assert partition.append(b"z", expected_offset=3) == 3
