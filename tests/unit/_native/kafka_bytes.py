@@ -1,7 +1,7 @@
-"""Kafka's bytes made a second time, in plain Python, and thin callers of the C core.
+"""Kafka's bytes made again, in plain Python, and thin callers of the C core.
 
-What the C core writes is compared with what these functions write, and the other way
-round. They are slow and short on purpose.
+Bytes that the C core writes are compared with the bytes of these functions, and the
+other way round. They are slow and short on purpose.
 """
 
 import ctypes
@@ -115,7 +115,7 @@ def batch(
 
 
 def plain_batch(base_offset: int, count: int, **kwargs: Any) -> bytes:
-    """A batch of `count` small records whose values tell their offsets."""
+    """A batch of `count` small records whose values contain their offsets."""
     area = b"".join(
         record(i, b"k%d" % i, b"value %d" % (base_offset + i)) for i in range(count)
     )
@@ -123,7 +123,7 @@ def plain_batch(base_offset: int, count: int, **kwargs: Any) -> bytes:
 
 
 def fix_crc(entry: bytes) -> bytes:
-    """The same entry with the checksum that its bytes deserve."""
+    """The same entry with its correct checksum."""
     if entry[16] == 2:
         return entry[:17] + struct.pack(">I", crc32c.crc32c(entry[21:])) + entry[21:]
     return entry[:12] + struct.pack(">I", zlib.crc32(entry[16:])) + entry[16:]
@@ -139,8 +139,8 @@ def patched(entry: bytes, pos: int, data: bytes) -> bytes:
 class Guarded:
     """Bytes in memory with unreadable pages before and after.
 
-    The bytes end where the page behind begins (or begin where the one before ends), so
-    that a read outside ends the process.
+    The bytes end at the beginning of the page after them (or begin at the end of the
+    one before), so that a read outside ends the process.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -357,7 +357,7 @@ def decode_payload(
 
 
 def header_of(entry: bytes, checks: int = ALL) -> Any:
-    """The parsed header of one whole entry, in memory of its own."""
+    """The parsed header of one whole entry, in separate memory."""
     found = scan(entry, checks=checks)
     assert found.status == 0, found.status
     assert len(found.items) == 1

@@ -1,4 +1,5 @@
-"""Records encoded and planned in one step, against encoding and planning apart."""
+"""Records encoded and planned in one step, compared with separate encoding and
+planning."""
 
 import random
 import struct
@@ -66,7 +67,7 @@ def one_record(magic, offset, key, value):
 
 @pytest.mark.parametrize("magic", [0, 1, 2])
 def test_append_record_equals_encoding_and_planning(magic):
-    """Bytes, state and entries, for one record after the other."""
+    """Bytes, state and entries agree, for one record after the other."""
     rng = random.Random(magic)
     one = OneRecord(new_state(50), {"index_interval_bytes": 100})
     data = b""
@@ -85,7 +86,7 @@ def test_append_record_equals_encoding_and_planning(magic):
 
 
 def test_append_record_that_does_not_fit_gives_nothing():
-    """Space and limit, by a single byte."""
+    """The space or the limit is too small by a single byte."""
     one = OneRecord(new_state(0))
     size = len(message(0, b"key", b"value"))
     assert one.append(b"key", b"value", capacity=size - 1)[0] == 0
@@ -94,7 +95,7 @@ def test_append_record_that_does_not_fit_gives_nothing():
 
 
 def test_append_record_of_a_batch_that_does_not_fit_gives_nothing():
-    """Not even its header, or one byte less than the whole."""
+    """The space has no room for its header, or for its last byte."""
     one = OneRecord(new_state(0))
     size = len(one_record(2, 0, b"key", b"value"))
     for room in (0, 1, 60, 61, 62, size - 1):
@@ -113,7 +114,7 @@ def test_append_record_that_needs_a_new_segment_gives_nothing():
 
 @pytest.mark.parametrize("seed", range(20))
 def test_append_record_equals_the_long_way(seed):
-    """ls_encode_messages and ls_plan_append, or 0 where one of them says no."""
+    """ls_encode_messages and ls_plan_append, or 0 if one of them refuses."""
     rng = random.Random(seed)
     limits = {
         "segment_bytes": rng.choice((200, 3000, 2**31 - 1)),
@@ -183,7 +184,7 @@ def test_append_record_equals_the_long_way(seed):
     ],
 )
 def test_append_record_tells_why_it_needs_a_new_segment(limits, fields, stop):
-    """The state stays as it was."""
+    """The state stays unchanged."""
     one = OneRecord(new_state(0, size=100, **fields), limits)
     before = as_dict(one.state)
     assert one.append(b"key", b"value")[0] == 0
@@ -192,7 +193,7 @@ def test_append_record_tells_why_it_needs_a_new_segment(limits, fields, stop):
 
 
 def test_append_record_at_the_last_offset_of_all_is_refused():
-    """The one after it would not fit its type; every other offset does."""
+    """The next offset would not fit its type; every other offset does."""
     for base in (2**63 - 1, 5):
         one = OneRecord(new_state(base, last_offset=2**63 - 1))
         before = as_dict(one.state)
@@ -206,7 +207,7 @@ def test_append_record_at_the_last_offset_of_all_is_refused():
 
 @pytest.mark.parametrize("magic", [-1, 3, 127])
 def test_append_record_of_another_magic_is_refused(magic):
-    """And so is a state of a size below 0; into a limit below 0 nothing fits."""
+    """A state of a size below 0 is refused, too; into a limit below 0 nothing fits."""
     one = OneRecord(new_state(0))
     assert one.append(b"key", b"value", magic=magic)[0] == lib.LS_E_ARGUMENT
     for known in (1, 2):
@@ -299,7 +300,8 @@ def encode(rows, times, target, *, magic, capacity=5000, max_bytes=2000):
 
 @pytest.mark.parametrize("magic", [0, 1, 2])
 def test_encode_records_writes_what_an_append_would(magic):
-    """Nothing where they are too many or too large; a status for what cannot be."""
+    """Nothing if they are too many or too large; a status for arguments that cannot
+    be."""
     rng = random.Random(magic)
     for target in (500, 900):
         rows, times = some_rows(rng, 12)
@@ -318,7 +320,7 @@ def test_encode_records_writes_what_an_append_would(magic):
 
 @pytest.mark.parametrize("magic", [0, 1, 2])
 def test_append_records_equals_encoding_and_planning(magic):
-    """Bytes, state and entries, for one call after the other."""
+    """Bytes, state and entries agree, for one call after the other."""
     rng = random.Random(magic)
     limits = {"index_interval_bytes": 300}
     many, state = ManyRecords(new_state(50), limits), new_state(50)
@@ -341,7 +343,8 @@ def test_append_records_equals_encoding_and_planning(magic):
 
 @pytest.mark.parametrize("magic", [0, 1, 2])
 def test_append_records_that_do_not_fit_give_nothing(magic):
-    """Space for all, or the limit of one; also by a single byte."""
+    """The space for all, or the limit of one record is too small, even by a single
+    byte."""
     rows = [(b"key", b"value"), (None, b"v" * 100), (b"", None)]
     data = encoded(rows, magic, 0, [T] * 3, 900)
     many = ManyRecords(new_state(0))
@@ -361,7 +364,7 @@ def test_append_records_that_do_not_fit_give_nothing(magic):
 
 
 def test_append_records_that_need_a_new_segment_give_nothing():
-    """Wherever in them it would begin."""
+    """The new segment would begin at any of them."""
     rows = [(b"key", b"value")] * 5
     size = len(message(0, b"key", b"value"))
     for fitting in range(1, 5):
@@ -381,7 +384,7 @@ def test_append_records_that_need_more_entries_give_nothing():
 
 
 def test_append_records_with_headers_or_none_at_all():
-    """Headers go another way; no records are our own mistake."""
+    """Headers take another way; a call without records is our own mistake."""
     many = ManyRecords(new_state(0))
     with_headers = Records([(b"k", b"v")], headers=[[(b"name", b"value")]])
     assert many.append(with_headers, magic=2)[0] == 0
@@ -391,7 +394,7 @@ def test_append_records_with_headers_or_none_at_all():
 
 
 def test_append_records_up_to_the_last_offset_of_all():
-    """Only as many as there are offsets."""
+    """At most as many records fit as there are offsets."""
     rows = [(None, b"v")] * 3
     assert ManyRecords(new_state(2**63 - 3)).append(Records(rows))[0] > 0
     assert ManyRecords(new_state(2**63 - 2)).append(Records(rows))[0] == 0

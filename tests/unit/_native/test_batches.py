@@ -18,7 +18,7 @@ DATA = b"".join(BATCHES)
 def test_batch_that_is_sought_comes_with_the_end_of_the_one_before(
     offset: int,
 ) -> None:
-    """-1 is what the walk began with."""
+    """The value -1 is the offset with which the walk began."""
     number = next(n for n in range(4) if BASES[n] + COUNTS[n] > offset)
     scan = native.seek_batch(
         native.pointer(DATA), len(DATA), last_offset=-1, offset=offset
@@ -37,7 +37,7 @@ def test_batch_that_is_not_there_ends_the_walk_behind_the_last_one() -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 1023, 1024, 1025, 2500])
 def test_headers_are_those_of_all_batches(count: int) -> None:
-    """However many there are; then the attributes tell why the walk ended."""
+    """However many there are; then the attributes show why the walk ended."""
     entries = [message(offset, None, b"value") for offset in range(count)]
     data = b"".join(entries)
     for tail, stop in ((b"", native.STOP_END), (b"\0" * 20, native.STOP_ZEROS)):
@@ -48,7 +48,7 @@ def test_headers_are_those_of_all_batches(count: int) -> None:
 
 
 def test_headers_before_damage_come_first() -> None:
-    """The error is known when they were iterated over."""
+    """The error is known after the iteration."""
     entries = [message(offset, None, b"value") for offset in range(1500)]
     data = bytearray(b"".join(entries))
     bad = 1400 * len(entries[0])
@@ -60,7 +60,7 @@ def test_headers_before_damage_come_first() -> None:
 
 
 def test_headers_begin_behind_a_batch() -> None:
-    """The last offset is that at which the batch ends."""
+    """The last offset is that of the batch before."""
     entries = [message(offset, None, b"value") for offset in (3, 4, 4)]
     data, size = b"".join(entries), len(entries[0])
     headers = native.Headers(data, len(data), pos=size, last_offset=3)
@@ -90,7 +90,7 @@ def test_seek_finds_the_first_batch_that_ends_at_an_offset_or_above(count: int) 
 
 
 def test_seek_trusts_no_offset_of_a_damaged_batch() -> None:
-    """Its checks are those of a walk; no batch has the largest offset."""
+    """Its checks are the checks of a walk; no batch has the largest offset."""
     wrong = bytearray(message(5, None, b"value"))
     wrong[-1] ^= 1
     data = message(3, None, b"value") + bytes(wrong)

@@ -12,7 +12,7 @@ def test_buffer_has_one_memory_in_three_ways():
 
 
 def test_pool_gives_each_buffer_to_one_taker_at_a_time():
-    """And again when it is not referred to any more."""
+    """A buffer is given again when it is no longer referenced."""
     pool = native.BufferPool(1000, 4)
     first, second = pool.take(), pool.take()
     addresses = {native.address_of(b.c) for b in (first, second)}
@@ -35,7 +35,7 @@ def test_pool_keeps_no_more_than_it_should():
 
 
 def test_pool_that_was_closed_keeps_nothing():
-    """Buffers in use stay as they are."""
+    """Buffers in use stay unchanged."""
     pool = native.BufferPool(1000, 2)
     kept, dropped = pool.take(), pool.take()
     kept.view[:4] = b"kept"

@@ -115,7 +115,7 @@ def interrupted() -> Iterator[None]:
 
 @pytest.mark.usefixtures("interrupted")
 def test_an_interrupt_leaves_no_call(calls: native.Calls) -> None:
-    """At any instruction of a ``with``."""
+    """The interrupt comes at any instruction of a ``with``."""
     ended = 0
     for at in range(1, 40):
         seen = 0

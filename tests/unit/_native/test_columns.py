@@ -1,4 +1,4 @@
-"""Into and from Arrow columns; timestamps types; disk space."""
+"""Conversion into and from Arrow columns; timestamp types; disk space."""
 
 import errno
 import os
@@ -62,7 +62,7 @@ class Filled:
 
     @staticmethod
     def times(kinds):
-        """Some have none: those of magic 0, and others."""
+        """Some have no time: records of magic 0, and others."""
         return [
             -1 if kind < 0 or i % 7 == 3 else 5000 - i for i, kind in enumerate(kinds)
         ]
@@ -110,7 +110,8 @@ def records_of(seed, count):
 @pytest.mark.parametrize("bits", [0, 0xFF])
 @pytest.mark.parametrize("view", [False, True])
 def test_fill_rows_appends_records(seed, bits, view):
-    """In any number of calls, from anywhere; whatever the bits were before."""
+    """The rows come in any number of calls, from any position; former bits have no
+    effect."""
     rng = random.Random(seed)
     records = records_of(seed, 40 + seed)
     filled = Filled(records, view=view, bits=bits)
@@ -151,7 +152,8 @@ def test_fill_rows_of_every_length_copies_exactly(view):
 
 
 def test_fill_rows_takes_as_many_as_there_is_room_for():
-    """Rows, and bytes of either column; what is full takes what has no bytes."""
+    """The limits are rows, and bytes of either column; a full column still takes rows
+    without bytes."""
     records = [(b"ab", b"xyz", 0), (None, b"", 0), (b"c", b"wv", 0), (b"d", b"", 0)]
     assert Filled(records, capacity=3).fill() == 3
     assert Filled(records, capacity=0).fill() == 0
@@ -162,7 +164,7 @@ def test_fill_rows_takes_as_many_as_there_is_room_for():
 
 
 def test_fill_rows_never_passes_32_bit_positions():
-    """However large the memory is said to be."""
+    """This holds for any stated size of the memory."""
     filled = Filled([(b"a", b"b", 0)] * 2)
     filled.rows.value.data_capacity = 1 << 40
     filled.arrays["value_len"][0] = 2**31 - 1
@@ -171,7 +173,7 @@ def test_fill_rows_never_passes_32_bit_positions():
 
 
 def test_fill_rows_of_columns_that_are_not_wanted():
-    """Nothing of them is touched."""
+    """Unwanted columns are not touched."""
     filled = Filled(records_of(1, 20))
     rows = ffi.new("ls_arrow_rows *", {"capacity": 20, "offset": filled.fixed[0]})
     assert lib.ls_fill_rows(filled.columns, 5, 9, filled.buf, rows) == 9
@@ -193,7 +195,7 @@ def test_views_have_the_sizes_of_arrow():
 
 
 def test_sum_lengths_leaves_nulls_out():
-    """And does not overflow 32 bits."""
+    """The sum does not overflow 32 bits."""
     assert lib.ls_sum_lengths(ffi.new("int32_t[]", [5, -1, 0, 7]), 4) == 12
     assert lib.ls_sum_lengths(ffi.new("int32_t[]", [2**31 - 1] * 9), 9) == 9 * (
         2**31 - 1
@@ -238,7 +240,7 @@ def arrow_slices(ends, n, first=0, *, bitmap=None, large=1, **other):
 @pytest.mark.parametrize("large", [0, 1])
 @pytest.mark.parametrize("first", [0, 3, 9])
 def test_slices_from_arrow_are_those_of_the_column(large, first):
-    """A slice of a column with nulls, which may have bytes too."""
+    """The column is a slice with nulls, which may have bytes too."""
     lengths = [3, 0, 5, 2, 8, 0, 1, 9, 4, 6, 7, 2]
     valid = [i % 3 != 1 for i in range(len(lengths))]
     ends = [sum(lengths[:i]) for i in range(len(lengths) + 1)]
@@ -275,7 +277,7 @@ def test_slices_from_arrow_are_those_of_the_column(large, first):
     ],
 )
 def test_slices_from_arrow_that_lead_out_of_a_buffer_are_refused(ends, other):
-    """Falling and negative positions, those after the data, buffers too short."""
+    """Positions fall, are negative or past the data, or buffers are too short."""
     assert arrow_slices(ends, 1, **other)[0] == lib.LS_E_LENGTH
 
 
@@ -284,7 +286,8 @@ def test_slices_from_arrow_that_lead_out_of_a_buffer_are_refused(ends, other):
     [(-1, 0), (1, -1), (3, 0), (1, 2), (2**62, 0), (1, 2**63 - 1), (2**63 - 1, 1)],
 )
 def test_slices_from_arrow_that_the_column_does_not_have_are_refused(n, first):
-    """More than it has positions; an element that ends behind all numbers."""
+    """The slice has more positions than the column, or an element ends after all
+    numbers."""
     pos, length = ffi.new("int64_t[]", 1), ffi.new("int32_t[]", 1)
     offsets = ffi.new("int64_t[]", [0, 1, 2])
     column = ffi.new(
@@ -302,7 +305,7 @@ def test_slices_from_arrow_that_the_column_does_not_have_are_refused(n, first):
 
 
 def test_slices_from_arrow_of_2_gib_are_refused():
-    """A length has 32 bits; which element it was is told."""
+    """A length has 32 bits; the error contains the number of the element."""
     status, error, _, _ = arrow_slices([0, 1, 1 + 2**31], 2)
     assert (status, error.offset, error.found) == (lib.LS_E_TOO_LARGE, 1, 2**31)
     assert arrow_slices([0, 2**31 - 1], 1)[0] == 0
@@ -317,7 +320,7 @@ def test_slices_from_arrow_of_no_elements_need_no_buffer():
 
 
 def test_sys_reserve_keeps_the_length(tmp_path):
-    """Blocks after the end; or the file system cannot."""
+    """Blocks are reserved after the end, or the file system cannot do so."""
     path = tmp_path / "file"
     path.write_bytes(b"abc")
     fd = os.open(path, os.O_RDWR)
@@ -341,12 +344,13 @@ def test_sys_write_back_changes_nothing(tmp_path):
 
 
 def test_sys_reserve_of_a_bad_descriptor_tells_why():
-    """-errno, not an exception."""
+    """The result is -errno, not an exception."""
     assert lib.ls_sys_reserve(-1, 0, 4096) == -errno.EBADF
 
 
 def test_file_system_has_a_number(tmp_path):
-    """A positive one of 32 bits; a descriptor that is not open is a negative errno."""
+    """The number is positive, of 32 bits; a descriptor that is not open gives a
+    negative errno."""
     fd = os.open(tmp_path, os.O_RDONLY)
     try:
         assert 0 < lib.ls_sys_fs_type(fd) < 1 << 32

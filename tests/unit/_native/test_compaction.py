@@ -1,4 +1,4 @@
-"""Compaction in C: the map of keys, and what stays of batches."""
+"""Compaction in C: the map of keys, and the remaining records of batches."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from support.compacting import (
 
 SECRET = bytes(range(16))
 CHECKS = native.CHECK_CRC | native.CHECK_ORDER
-# What the core calls; the tests below reach all of it through `native.Compaction`.
+# Functions of the core; the tests below reach all of it through `native.Compaction`.
 CALLED = (
     lib.ls_hash_key,
     lib.ls_map_batches,
@@ -110,7 +110,8 @@ def test_hash_has_the_published_values(size: int, expected: str) -> None:
 
 
 def test_map_keeps_the_last_record_of_each_key() -> None:
-    """It keeps that of messages and of a batch, copied byte for byte."""
+    """The map keeps the last record of messages and of a batch, copied byte for
+    byte."""
     old = messages(items((b"a", b"1"), (b"b", b"1"), (b"c", b"1")), 1)
     new = batch2(items((b"a", b"2"), (b"b", None), first=3))
     data = data_of([*old, new])
@@ -168,7 +169,7 @@ def test_aborted_batches_go_and_needed_headers_stay() -> None:
 
 
 def test_spent_marker_gets_a_horizon_and_goes_when_that_is_over() -> None:
-    """Its records keep their timestamps."""
+    """Records of the marker keep their timestamps."""
     end = marker(0, 5, 0, ABORT)
     outcomes = native.Outcomes((), [0], ())
     once = filtered(mapped(core(outcomes=outcomes), end.data), end.data)
@@ -211,14 +212,14 @@ def test_wrapper_is_opened_by_the_caller(magic: int, codec: str) -> None:
 
 
 def test_batch_that_does_not_fit_the_output_says_what_it_needs() -> None:
-    """Nothing of it is put out before."""
+    """No bytes are put out before."""
     batch = batch2(items((b"k", b"v" * 500), (b"k", None)))
     one = mapped(core(), batch.data)
     assert len(filtered(one, batch.data, capacity=100)) < len(batch.data)
 
 
 def test_batch_with_more_records_than_columns_gets_larger_ones() -> None:
-    """This holds for a map and for a filter."""
+    """The columns grow for a map and for a filter."""
     batch = batch2(items(*[(b"%d" % n, b"") for n in range(9000)]))
     one = mapped(core(keys=9000), batch.data)
     assert one.map.count == 9000
@@ -268,7 +269,7 @@ def test_headers_of_producers_are_found_without_the_others() -> None:
 
 @pytest.mark.parametrize("magic", [0, 1])
 def test_messages_are_not_counted_as_batches_of_producers(magic: int) -> None:
-    """However many there are, between these batches and in front of them."""
+    """Any number of messages may be between these batches and before them."""
     batches: list[Batch] = []
     for first in range(0, 4000, 200):
         rows = [(b"k%d" % n, b"v") for n in range(199)]
@@ -283,7 +284,7 @@ def test_messages_are_not_counted_as_batches_of_producers(magic: int) -> None:
 
 @pytest.mark.parametrize("magic", [0, 1, 2])
 def test_damaged_batch_is_one_of_no_producer(magic: int) -> None:
-    """Whatever its bits say: a marker may have lost its producer, its type, or more."""
+    """Its bits do not count: a marker may have lost its producer, its type, or more."""
     good = data_of([marker(5, 7, 0, ABORT)])
     if magic < 2:
         good = data_of(messages(items((b"a", b"1")), magic))
@@ -299,7 +300,7 @@ def test_damaged_batch_is_one_of_no_producer(magic: int) -> None:
 
 @pytest.mark.parametrize("magic", [0, 1, 2])
 def test_scan_of_producers_finds_offsets_that_go_back(magic: int) -> None:
-    """In what is of no producer, too."""
+    """Batches without a producer count, too."""
     if magic < 2:
         first, second = messages(items((b"a", b"1"), (b"b", b"2"), first=8), magic)
     else:
@@ -312,7 +313,7 @@ def test_scan_of_producers_finds_offsets_that_go_back(magic: int) -> None:
 
 
 def test_first_null_is_the_first_negative_length() -> None:
-    """-1 where there is none."""
+    """The result is -1 without one."""
     assert native.first_null(native.int32_array([1, 0, -1, -1]), 4) == 2
     assert native.first_null(native.int32_array([1, 0]), 2) == -1
     assert native.first_null(ffi.NULL, 0) == -1

@@ -24,7 +24,8 @@ def contradicted(data, before, following=UNKNOWN, pos=0):
 
 
 def test_batch_is_contradicted_by_one_that_begins_in_the_gap_before_it():
-    """Or in it. Its checksum says nothing of its offset."""
+    """The next batch begins in the gap before it, or in the batch itself. A checksum
+    does not cover the offset."""
     size = len(plain(0))
     found = lib.LS_STOP_OFFSET, size, 9
     assert contradicted(plain(9) + plain(20) + plain(10) + plain(11), 8) == found
@@ -41,7 +42,7 @@ def test_batch_without_a_gap_before_it_is_not_contradicted():
         plain(9, 3) + plain(10),
     ):
         assert contradicted(data, 8)[0] == lib.LS_STOP_END
-    # A gap says nothing if the batch behind lies below it.
+    # A gap says nothing if the batch after it has a lower offset.
     assert contradicted(plain(9) + plain(8), 8)[0] == lib.LS_STOP_END
     assert contradicted(plain(9) + plain(8), 7)[0] == lib.LS_STOP_OFFSET
     # It is not known where the batch before ends.
@@ -56,7 +57,7 @@ def test_wrapper_is_contradicted_by_its_last_offset():
 
 
 def test_last_batch_waits_for_what_follows_it():
-    """If less than its offset is in the buffer."""
+    """The search waits if less than the next offset is in the buffer."""
     one, two = plain(9), plain(20)
     for more in (b"", bytes(7)):
         assert contradicted(one + two + more, 8) == (lib.LS_STOP_FULL, len(one), 9)
@@ -68,7 +69,7 @@ def test_last_batch_waits_for_what_follows_it():
 
 
 def test_what_is_no_batch_ends_the_search():
-    """Who decodes it says what it is."""
+    """The error comes from the decoder."""
     assert contradicted(plain(9) + b"garbage" * 20, 8)[0] == lib.LS_STOP_END
     assert contradicted(plain(9) + bytes(100), 8)[0] == lib.LS_STOP_END
     assert contradicted(b"", 8)[0] == lib.LS_STOP_END

@@ -31,7 +31,7 @@ def kind(request):
 
 @pytest.fixture(params=CASES, ids="-".join)
 def case(request):
-    """A checksum and a path; skipped where there is none."""
+    """A checksum and a path; skipped if the machine does not have it."""
     name, path = request.param
     ok = ffi.new("int32_t *")
     KINDS[name][0](PATHS[path], 0, b"", 0, ok)
@@ -65,7 +65,7 @@ def test_crc_of_the_check_string_is_known():
 
 
 def test_crc_of_every_short_length_equals_the_reference(crc, reference):
-    """0 to 700 bytes, from zero and from a checksum so far."""
+    """Lengths are 0 to 700 bytes, from zero and from an earlier checksum."""
     data = random.Random(1).randbytes(700)
     for size in range(len(data) + 1):
         part = data[:size]
@@ -107,7 +107,8 @@ def test_crc_of_large_blocks_equals_the_reference(crc, reference, size):
 
 @pytest.mark.parametrize("parts", [128, 192, 384, 576, 768, 1536, 1728, 3072, 4608])
 def test_crc_around_whole_parts_equals_the_reference(crc, reference, parts):
-    """Where one loop hands over to the next, at odd addresses, from any value."""
+    """At the transitions from one loop to the next, at odd addresses, from any
+    value."""
     rng = random.Random(parts)
     data = rng.randbytes(parts + 80)
     memory = ffi.from_buffer(data)
@@ -139,7 +140,8 @@ def pieces(memory, places):
 
 
 def test_crc_of_pieces_of_every_length_equals_the_reference():
-    """4 to 700 bytes at any place, also at the start of the buffer, in any number."""
+    """Pieces have 4 to 700 bytes, at any place, even at the start of the buffer, in any
+    number."""
     rng = random.Random(5)
     data = rng.randbytes(1500)
     memory = ffi.from_buffer("uint8_t[]", data)
@@ -154,7 +156,7 @@ def test_crc_of_pieces_of_every_length_equals_the_reference():
 
 
 def test_crc_of_pieces_reads_nothing_outside_the_buffer():
-    """Nothing in front of it, and nothing after a piece."""
+    """Neither bytes before the buffer nor bytes after a piece are read."""
     memory = Guarded(4096)
     data = random.Random(6).randbytes(1100)
     for size in (*range(4, 300), 511, 512, 513, 1024, 1100):
@@ -173,7 +175,7 @@ def test_crc_without_a_path_is_the_best_one(kind):
 
 
 def test_crc_on_an_unknown_path_is_refused(kind):
-    """*ok is 0 and the checksum so far comes back."""
+    """*ok is 0 and the former checksum is returned."""
     ok = ffi.new("int32_t *", 1)
     assert kind[0](99, 17, b"abc", 3, ok) == 17
     assert ok[0] == 0
@@ -187,7 +189,7 @@ def test_crc32_has_no_instruction_on_x86():
 
 
 def test_crc_hardware_agrees_with_the_paths():
-    """A bit is set exactly where the hardware path answers."""
+    """A bit is set exactly if the hardware path answers."""
     ok = ffi.new("int32_t *")
     for bit, name in ((1, "crc32"), (2, "crc32c")):
         KINDS[name][0](lib.LS_CRC_HARDWARE, 0, b"", 0, ok)

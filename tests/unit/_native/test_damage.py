@@ -28,7 +28,7 @@ ENTRIES = {
     "v1-wrapper": message(1, None, message(0, b"k", b"v"), attributes=1),
     "v2": batch(0, record(0, b"k", b"v" * 70) + HEADERS, 2),
 }
-# What no checksum covers: the frame, and the epoch of magic 2.
+# Bytes that no checksum covers: the frame, and the epoch of magic 2.
 UNCOVERED = {"v0": range(12), "v1": range(12), "v1-wrapper": range(12), "v2": range(17)}
 
 
@@ -38,7 +38,7 @@ def name(request):
 
 
 def walk_all(data, memory, checks):
-    """Through every decoder; the outcomes of scan and decode."""
+    """Run every decoder; return the outcomes of scan and decode."""
     at = memory.at_end(data)
     size = len(data)
     scanned = scan(at, size, checks=checks, capacity=4)
@@ -61,7 +61,7 @@ def walk_all(data, memory, checks):
 
 
 def test_every_flipped_bit_is_found_where_the_checksum_covers(name):
-    """In front of a good entry, which must then not be put out wrongly."""
+    """The damage is before an intact entry, which must not be output wrongly."""
     entry = ENTRIES[name]
     follower = plain_batch(5, 1)
     memory = Guarded(4096)
@@ -77,7 +77,7 @@ def test_every_flipped_bit_is_found_where_the_checksum_covers(name):
 
 
 def test_every_flipped_bit_with_a_right_checksum_stays_inside(name):
-    """Damage that happened before the checksum was made."""
+    """Such damage happened before the checksum was computed."""
     entry = ENTRIES[name]
     memory = Guarded(4096)
     for bit in range(len(entry) * 8):
@@ -105,7 +105,7 @@ def test_every_cut_stays_inside(name):
 
 @pytest.mark.parametrize("magic", [0, 1, 2])
 def test_every_flipped_bit_of_a_payload_stays_inside(magic):
-    """Decompressed payloads, with and without the inner checksums."""
+    """Payloads are decompressed, with and without the inner checksums."""
     if magic == 2:
         payload = ENTRIES["v2"][61:]
         header = header_of(ENTRIES["v2"])

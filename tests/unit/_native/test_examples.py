@@ -138,7 +138,7 @@ def test_example_decodes_to_its_records(entry, records):
 
 
 def test_example_messages_are_written_byte_for_byte():
-    """Magic 0 and 1, create time and log append time."""
+    """Formats are magic 0 and 1, with create time and log append time."""
     assert Writer(Records([(b"k", b"v")]), 100).messages(0, base_offset=5)[1] == V0_KV
     assert Writer(Records([(None, None)]), 26).messages(0, base_offset=5)[1] == V0_NULL
     assert Writer(Records([(b"k", b"v")]), 36).messages(1, base_offset=5)[1] == V1_KV
@@ -183,7 +183,7 @@ FIELDS = (
     ids=["plain", "append-time", "transactional", "header-only", "control"],
 )
 def test_example_batch_is_sealed_byte_for_byte(entry):
-    """The header that was read, written again in front of the same records."""
+    """The header that was read is written again before the same records."""
     header = header_of(entry)
     assert header.payload_pos == 61
     assert header.payload_size == len(entry) - 61
@@ -191,7 +191,7 @@ def test_example_batch_is_sealed_byte_for_byte(entry):
 
 
 def test_example_record_areas_are_written_byte_for_byte():
-    """Three records; headers with a null value; empty key and value."""
+    """Areas have three records, headers with a null value, an empty key and value."""
     three = Records(
         [(b"a", b"1"), (b"b", b"2"), (b"c", b"3")], timestamps=[T, T + 5, T + 3]
     )
@@ -273,7 +273,7 @@ def test_example_gzip_record_area_decodes_like_the_plain_one():
 
 
 def test_example_python_twin_writes_the_same_record():
-    """The oracle of the other tests agrees with the example."""
+    """The Python reference of the other tests agrees with the example."""
     assert record(0, None, None, headers=[(b"h", b"x"), (b"n", None)]) == unhex(
         "1a00000001010402680278026e01"
     )

@@ -1,4 +1,4 @@
-"""Batches of commits made from earlier ones, equal to those made from nothing."""
+"""Batches of commits made from earlier ones, equal to batches made from scratch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SIZE = HEADER_BYTES + 40
 
 
 def expected(base: int, now_ms: int, offset: int, proof: int | None) -> bytes:
-    """A batch of ones, but for the numbers and the CRC."""
+    """A batch of ones, except for the numbers and the CRC."""
     data = bytearray(b"\1" * SIZE)
     struct.pack_into(">q", data, 0, base)
     struct.pack_into(">qq", data, 27, now_ms, now_ms)
@@ -29,7 +29,7 @@ def expected(base: int, now_ms: int, offset: int, proof: int | None) -> bytes:
 
 
 def test_batch_has_its_numbers_and_nothing_else_is_changed() -> None:
-    """Whatever the numbers before were; the result is the caller's alone."""
+    """The former numbers do not matter; the result belongs to the caller alone."""
     rng = random.Random(1)
     places = HEADER_BYTES, HEADER_BYTES + 10
     plain = native.CommitBatch(b"\1" * SIZE, *places)
@@ -59,7 +59,7 @@ def test_batch_has_its_numbers_and_nothing_else_is_changed() -> None:
     ],
 )
 def test_place_outside_of_the_records_is_refused(places: tuple[int, int, int]) -> None:
-    """Nothing is written then."""
+    """Nothing is written."""
     with pytest.raises(ValueError, match="outside of the records"):
         native.CommitBatch(b"\1" * SIZE, *places)
     batch = ffi.new("uint8_t[]", b"\1" * SIZE)

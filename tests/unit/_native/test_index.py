@@ -41,7 +41,7 @@ def floor(function, memory, data, count, target):
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 7, 64, 301])
 def test_floor_equals_the_naive_search(count):
-    """Every target near an entry, below the first and beyond the last."""
+    """Targets are near every entry, below the first and beyond the last."""
     rng = random.Random(count)
     offsets = sorted(rng.sample(range(5, 5 + 4 * count), count))
     pairs = [(o, i * 100) for i, o in enumerate(offsets)]
@@ -59,7 +59,7 @@ def test_floor_equals_the_naive_search(count):
 
 
 def test_floor_in_an_index_without_order_stays_inside():
-    """A damaged index gives some slot, nothing worse."""
+    """A damaged index gives some slot, and no access outside."""
     rng = random.Random(1)
     memory = Guarded(12 * 50)
     for _ in range(200):
@@ -92,7 +92,7 @@ def test_floor_in_an_index_without_order_stays_inside():
     ],
 )
 def test_offset_index_check_finds_the_first_bad_slot(pairs, bad):
-    """Offsets rise, positions do not fall and lie in the file (1000 bytes)."""
+    """Offsets rise, positions do not fall and are within the file (1000 bytes)."""
     memory = Guarded(100)
     data = memory.at_end(offset_index(pairs))
     assert lib.ls_offset_index_check(data, len(pairs), 1000) == bad
@@ -123,7 +123,7 @@ def test_time_index_check_finds_the_first_bad_slot(pairs, bad):
 
 
 class Model:
-    """Kafka's rules, written for reading: one batch after the other."""
+    """Kafka's rules, written for readers: one batch after the other."""
 
     def __init__(self, base_offset, limits):
         self.limits = limits
@@ -241,7 +241,7 @@ def test_plan_equals_the_model(seed):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_plan_in_pieces_equals_the_plan_in_one_go(seed):
-    """`state` holds all that the next call must know."""
+    """`state` holds everything that the next call must know."""
     rng = random.Random(seed)
     entries = [e for e, _, _ in some_batches(rng, 60)]
     whole = new_state(1000)
@@ -292,7 +292,7 @@ def test_plan_rolls_strictly():
 
 
 def test_plan_rolls_by_the_largest_timestamp_of_all_that_is_appended_at_once():
-    """Behind another batch, all of it or nothing; in an empty segment, nothing."""
+    """After another batch, all of it or nothing; in an empty segment, nothing."""
     first, *more = [
         batch(i, record(0, None, b"v"), 1, max_timestamp=T + delta)
         for i, delta in enumerate((0, 1, 100, 2))
@@ -328,14 +328,14 @@ def test_plan_rolls_where_an_offset_does_not_fit():
 
 
 def test_plan_has_no_entry_for_a_position_beyond_31_bits():
-    """Kafka cannot have written it; nothing wrong gets into the index."""
+    """Kafka cannot have written it; no wrong entry gets into the index."""
     state = new_state(0, size=2**31, bytes_since=5000)
     _, out, index, times = plan(plain_batch(0, 1), state, None)
     assert (out.batches, index, times) == (1, [], [])
 
 
 def test_plan_stops_at_a_full_entry_buffer_and_goes_on():
-    """In front of the batch whose entry does not fit."""
+    """The walk stops before the batch whose entry does not fit."""
     entries = [plain_batch(i, 1, max_timestamp=T + i) for i in range(10)]
     data = b"".join(entries)
     state = new_state(0)
@@ -359,14 +359,14 @@ def test_plan_stops_at_a_full_entry_buffer_and_goes_on():
     ],
 )
 def test_plan_stops_where_the_whole_batches_end(tail, stop):
-    """Recovery learns the length of what is good."""
+    """Recovery learns the length of the good part."""
     head = plain_batch(0, 2)
     _, out, _, _ = plan(head + tail, new_state(0), None)
     assert (out.bytes, out.stop) == (len(head), stop)
 
 
 def test_plan_over_damage_keeps_what_came_before():
-    """The error tells where; checksums are not looked at."""
+    """The error has the place; checksums are not looked at."""
     head = plain_batch(0, 2)
     bad = patched(plain_batch(2, 1), 16, b"\x05")
     state = new_state(0)

@@ -110,7 +110,7 @@ def some_log(rng, count):
 
 
 def is_true(batches, times_of, offsets, times):
-    """The definition, entry by entry: what ls_check_indexes finds batch by batch.
+    """The definition, entry by entry, that ls_check_indexes applies batch by batch.
 
     Args:
         batches: (last relative offset, position) of each batch.
@@ -142,7 +142,7 @@ def is_true(batches, times_of, offsets, times):
 
 
 def change(rng, entries, steps):
-    """One entry changed a little, left out, doubled or exchanged with the next."""
+    """One entry changed slightly, left out, doubled or exchanged with the next."""
     entries = [*entries]
     slot = rng.randrange(len(entries))
     how = rng.randrange(6)
@@ -162,7 +162,7 @@ def change(rng, entries, steps):
 
 @pytest.mark.parametrize("seed", range(20))
 def test_indexes_of_the_planner_are_true(seed):
-    """In one go or in pieces, whatever the interval was; the state is the planner's."""
+    """One call or several, at any interval; the state equals the planner's."""
     rng = random.Random(seed)
     data = some_log(rng, rng.randrange(1, 150))
     state, offsets, times = plan(data, rng.choice((1, 100, 400, 4096)))
@@ -195,7 +195,7 @@ def test_indexes_of_the_planner_are_true(seed):
 
 @pytest.mark.parametrize("seed", range(12))
 def test_an_entry_is_doubtful_exactly_if_it_is_not_true(seed):
-    """Entries that were changed, against the definition; nothing is counted then."""
+    """Changed entries are compared with the definition; then nothing is counted."""
     rng = random.Random(seed)
     for _ in range(25):
         compare_with_the_definition(rng)
@@ -229,7 +229,7 @@ def compare_with_the_definition(rng):
     "tail", [b"\0" * 40, b"\x7f" * 60, message(2000, None, b"v")[:-1], b"\1"]
 )
 def test_what_is_no_batch_is_doubtful(tail):
-    """The caller has checked the bytes another way, and is told."""
+    """The caller has checked the bytes another way, and gets the result."""
     data = message(BASE, None, b"value")
     check = Check()
     assert check.walk_over(data)
@@ -251,7 +251,7 @@ def test_damage_ends_the_comparison_where_the_walk_ends():
 
 
 def test_offsets_and_positions_that_no_entry_can_have_are_doubtful():
-    """Below the base offset, or more than 31 bits beyond it."""
+    """Offsets are below the base offset, or more than 31 bits beyond it."""
     for offset, expected in (
         (BASE - 1, False),
         (BASE, True),
@@ -268,7 +268,7 @@ def test_offsets_and_positions_that_no_entry_can_have_are_doubtful():
 
 
 def test_verify_with_columns_puts_the_records_out():
-    """And stops where they are full; the comparison has come as far."""
+    """It stops when they are full; the comparison has come as far."""
     data = b"".join(message(BASE + i, None, b"value") for i in range(100))
     offsets = ffi.new("int64_t[]", 70)
     columns = ffi.new("ls_columns *", {"capacity": 70, "offset": offsets})

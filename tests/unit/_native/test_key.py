@@ -52,7 +52,7 @@ def test_murmur2_of_every_short_length_equals_the_reference():
 
 @pytest.mark.parametrize("spread", [False, True])
 def test_partition_keys_follow_the_hash_and_leave_nulls_out(spread):
-    """The positive part modulo the partitions; -1 for a null key."""
+    """The positive part of the hash modulo the partitions; -1 for a null key."""
     keys = [b"a", None, b"", b"foobar", b"21", None]
     records = Records([(key, None) for key in keys], spread=spread)
     out = ffi.new("int32_t[6]")
@@ -64,7 +64,7 @@ def test_partition_keys_follow_the_hash_and_leave_nulls_out(spread):
 
 
 def test_partition_keys_without_partitions_gives_none():
-    """No division by zero."""
+    """The core does not divide by zero."""
     records = Records([(b"a", None)])
     out = ffi.new("int32_t[1]")
     lib.ls_partition_keys(ffi.addressof(records.raw, "key"), 1, 0, out)

@@ -1,4 +1,4 @@
-"""The locks of the engine: order, re-entry, interrupts, what is deferred, forks."""
+"""The locks of the engine: order, re-entry, interrupts, deferred calls, forks."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def is_free(mutex: native.Mutex) -> bool:
 
 
 def test_mutex_excludes_other_threads() -> None:
-    """Who does not have it waits until it is free."""
+    """A thread without the lock waits until it is free."""
     mutex = native.Mutex(3, "a lock")
     thread = held_by_another(mutex)
     begin = time.monotonic()
@@ -79,8 +79,8 @@ def test_mutex_entered_again_by_its_thread_raises() -> None:
 
 
 def test_mutex_of_lower_rank_is_refused() -> None:
-    """Waiting for a lower rank could be a circle of waiters, and who holds a higher one
-    is in the middle of something."""
+    """Waiting for a lower rank could be a circle of waiters, and the holder of a higher
+    one is in the middle of something."""
     low, high = native.Mutex(3, "low"), native.Mutex(5, "high")
     with high:
         with pytest.raises(ReentrantCallError, match="low"), low:
@@ -114,7 +114,7 @@ def test_mutex_of_higher_rank_is_waited_for() -> None:
 
 
 def test_mutex_of_another_group_is_tried_and_not_waited_for() -> None:
-    """Ranks are those of one store; two stores have no order."""
+    """Ranks order the locks of one store; two stores have no order."""
     here, there = native.Mutex(5, "here", 1), native.Mutex(3, "there", 2)
     with here, there:
         assert (here.top, there.top) == (5, 3)
@@ -154,7 +154,7 @@ def test_attempt_tells_whether_it_has_the_lock() -> None:
 
 
 def test_group_takes_all_or_none() -> None:
-    """One that cannot be had gives back those before it."""
+    """A lock that is not free makes the group release the ones before it."""
     a, b = native.Mutex(3, "a"), native.Mutex(3, "b")
     with native.Group([a, b]):
         assert a.is_mine
@@ -177,7 +177,8 @@ def test_group_waits_for_each() -> None:
 
 @pytest.mark.parametrize("kind", ["mutex", "group"])
 def test_interrupts_leave_no_lock_behind(kind: str) -> None:
-    """An interrupt at any line, also while it waits, and the lock is free again."""
+    """An interrupt comes at any line, even during a wait, and the lock is free
+    again."""
     mutexes = [native.Mutex(3, str(i)) for i in range(5)]
     guard = native.Group(mutexes) if kind == "group" else mutexes[0]
     stop = threading.Event()
@@ -214,7 +215,7 @@ def test_interrupts_leave_no_lock_behind(kind: str) -> None:
 
 
 def test_deferred_calls_come_when_the_last_lock_is_free() -> None:
-    """In order, and at once where no lock is held."""
+    """In order, and at once if no lock is held."""
     a, b = native.Mutex(3, "a"), native.Mutex(5, "b")
     told: list[tuple[str, bool]] = []
 
@@ -272,7 +273,8 @@ def test_finalizer_that_comes_while_a_call_is_deferred_loses_none() -> None:
 
 
 def test_what_is_put_off_in_a_worker_is_done_at_its_end() -> None:
-    """It counts as holding what the thread has that it works for, until it ends."""
+    """A worker counts as holding the locks of the thread that it works for, until it
+    ends."""
     told: list[bool] = []
 
     def work(_: int) -> bool:
@@ -327,7 +329,7 @@ def test_locks_are_free_in_the_child_of_a_fork() -> None:
 
 
 def test_lock_of_a_thread_that_has_ended_can_be_let_go_of() -> None:
-    """By a thread that got its identifier and never took a lock: it holds nothing."""
+    """The thread got its identifier and never took a lock: it holds nothing."""
     mutex, held = native.Mutex(3, "a"), []
 
     def let_go() -> None:
@@ -347,8 +349,8 @@ def test_lock_of_a_thread_that_has_ended_can_be_let_go_of() -> None:
 
 # ------------------------------------------------------------ threads without memory
 
-# One arena, or each thread has room of its own. The threads wait for plain locks, which
-# need no memory; what is tried is tried while there is none.
+# One arena, or each thread has separate room. The threads wait for plain locks, which
+# need no memory; calls are tried while there is no memory.
 NO_MEMORY = """
 import resource, sys, _thread, time
 from logstore import _native as native
@@ -413,8 +415,8 @@ print(*sorted(set(told)), *set(after))
     reason="the allocator of the address sanitizer has memory of its own left",
 )
 def test_thread_that_takes_a_lock_without_memory_gets_a_memory_error() -> None:
-    """And holds nothing; it can take the lock once there is memory again. The C library
-    would end the process if it had to allocate what a thread holds."""
+    """The thread holds nothing, and can take the lock once there is memory again. The C
+    library would end the process if it had to allocate memory for a thread's locks."""
     ended = subprocess.run(
         [sys.executable, "-c", NO_MEMORY],
         env={
@@ -433,7 +435,8 @@ def test_thread_that_takes_a_lock_without_memory_gets_a_memory_error() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the module is no ELF file")
 def test_thread_local_data_are_at_most_16_bytes() -> None:
-    """More may not fit into what the C library keeps for libraries loaded later."""
+    """Larger data may not fit into the space of the C library for libraries that are
+    loaded later."""
     data = Path(_locks.__file__).read_bytes()
     assert data[:5] == b"\x7fELF\x02"
     order = "<" if data[5] == 1 else ">"
@@ -459,7 +462,7 @@ def test_bad_arguments_are_refused() -> None:
 
 
 def test_fork_of_a_handler_in_a_thread_that_waits_goes_on_in_both() -> None:
-    """In the child nobody else holds the lock that its thread waits for."""
+    """In the child no other thread holds the lock that its thread waits for."""
     mutex = native.Mutex(1, "one")
     children: list[int] = []
 
@@ -496,7 +499,7 @@ def test_interrupt_of_a_wait_for_the_end_of_a_thread_comes_out_as_it_is() -> Non
 
     class Ending(threading.Thread):
         def join(self, timeout: float | None = None) -> None:
-            """Raise as `join` does at the moment when the thread ends."""
+            """Raise as `join` does when the thread ends."""
             try:
                 raise Interrupt
             except Interrupt:
@@ -521,7 +524,8 @@ has_sentinel = pytest.mark.skipif(
 def test_end_of_a_thread_is_seen_though_two_interrupts_have_left_its_lock() -> None:
     """The first comes when `join` has taken the lock of a thread that has ended, the
     second before it is released again."""
-    # A daemon, as those of a store: the interpreter waits for the locks of others.
+    # A daemon, as the threads of a store: the interpreter waits for the locks of
+    # others.
     thread: Any = threading.Thread(target=int, daemon=True)
     thread.start()
     lock = thread._tstate_lock

@@ -1,4 +1,4 @@
-"""ls_api.h, its stub, its tests and the compiler's opinion of its C files."""
+"""ls_api.h, its stub, its tests and the compiler's warnings about its C files."""
 
 import os
 import pathlib
@@ -13,7 +13,7 @@ from logstore._native._ls import ffi, lib
 
 TESTS = pathlib.Path(__file__).resolve().parent
 SOURCES = TESTS.parents[2] / "src" / "logstore" / "_native"
-# A sanitizer that was loaded into this process is none of the compiler's business.
+# A sanitizer that was loaded into this process must not be loaded into the compiler.
 ENVIRONMENT = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD"}
 NAMES = [name for name in dir(lib) if not name.startswith("_")]
 API_HEADERS = ("ls_api.h", "ls_compact_api.h", "ls_group_api.h")
@@ -23,7 +23,7 @@ STRICT = (
 
 
 def test_every_name_of_the_api_has_a_test():
-    """Each function, status, stop and check is named by a test of this directory."""
+    """A test of this directory names each function, status, stop and check."""
     text = "".join(p.read_text(encoding="utf-8") for p in TESTS.glob("*.py"))
     kinds = ("LS_E_", "LS_STOP_", "LS_CHECK_", "LS_CRC_", "LS_OFFSET_", "ls_")
     used = set(re.findall(r"\blib\.(\w+)", text))
@@ -31,7 +31,7 @@ def test_every_name_of_the_api_has_a_test():
 
 
 def test_every_name_of_the_api_is_in_the_stub():
-    """And nothing else is."""
+    """The stub has no other names."""
     stub = (SOURCES / "_ls.pyi").read_text(encoding="utf-8")
     declared = re.findall(r"^    (?:def )?(\w+)(?:\(|:)", stub, re.MULTILINE)
     assert sorted(declared) == sorted(NAMES)
@@ -50,7 +50,8 @@ def test_structs_have_no_hidden_padding():
 
 @pytest.mark.parametrize("source", sorted(p.name for p in SOURCES.glob("ls_*.c")))
 def test_c_file_compiles_without_warnings(source, tmp_path):
-    """Alone, with all warnings as errors: the build itself compiles cffi's file too."""
+    """Each file is compiled alone, with all warnings as errors: the build itself also
+    compiles cffi's file."""
     gcc = shutil.which("gcc")
     if gcc is None:
         pytest.skip("no gcc")
@@ -94,8 +95,8 @@ with tempfile.TemporaryDirectory() as folder, logstore.open(folder) as store:
 
 
 def test_modules_are_for_one_interpreter() -> None:
-    """They keep their types in static variables. A second interpreter is told so, and
-    the first one continues; it may load them again."""
+    """They keep their types in static variables. A second interpreter gets an error,
+    and the first one continues; it may load them again."""
     done = subprocess.run(
         [sys.executable, "-c", ONE_INTERPRETER], capture_output=True, text=True
     )

@@ -1,4 +1,4 @@
-"""Batches of producers: which of them are plain, and the offsets that these get."""
+"""Batches of producers: which of them are plain, and the offsets of these."""
 
 from __future__ import annotations
 
@@ -123,8 +123,9 @@ def test_messages_are_judged_alike_in_blocks_and_one_by_one(kind: str, at: int) 
 
 
 def test_batches_that_need_more_are_not_plain(tmp_path: Path) -> None:
-    """Compressed, of a transaction, control, other numbers, another largest timestamp,
-    an old timestamp, a producer without a sequence, headers, many records."""
+    """The others are compressed, of a transaction, control, or have other numbers,
+    another largest timestamp, an old timestamp, a producer without a sequence, headers,
+    or many records."""
     data = batches(tmp_path / "plain", 2, [b"value"] * 3)
     assert plain(data) == (len(data), 3)
     assert plain(data, capacity=3) == (len(data), 3)
@@ -172,7 +173,7 @@ def test_plain_batches_get_consecutive_offsets(
 
 
 def test_batch_of_a_producer_that_numbers_its_records_is_found(tmp_path: Path) -> None:
-    """Anywhere among others, of any magic; in whole batches only."""
+    """It may be anywhere among others, of any magic; only whole batches count."""
     old = batches(tmp_path / "1", 1, [b"value"] * 3)
     plain_one = sent(-1, -1, -1, 2)
     numbered = sent(0, 0, 0, 2)

@@ -1,4 +1,4 @@
-"""The producers whose next batches C appends by itself."""
+"""The table of producers whose next batches C appends itself."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def one(producer: int, epoch: int, sequence: int, count: int = 1) -> bytes:
 def test_next_batches_are_those_that_follow_the_table(
     data: bytes, expected: bool
 ) -> None:
-    """A check changes nothing: a second one says the same."""
+    """A check changes nothing: a second one gives the same result."""
     table = table_of((7, 2, 4), (8, 0, LAST))
     assert check(table, data) is expected
     assert check(table, data) is expected
@@ -93,7 +93,7 @@ def test_batches_that_were_added_are_handed_over_once() -> None:
 
 
 def test_table_has_room_for_some_producers() -> None:
-    """The one that was set first makes room; one that was removed is not known."""
+    """The oldest producer makes room; a removed one is unknown."""
     table = ProducerTable()
     for n in range(len(table) + 1):
         table.set(n, 0, 0, NOW)

@@ -1,5 +1,5 @@
-"""The module of records (pyrecords.c): its functions, and what records and their
-iterators leave behind in memory and with the collector."""
+"""The module of records (pyrecords.c): its functions, and leftovers of records and
+their iterators in memory and with the collector."""
 
 import contextlib
 import copy
@@ -51,7 +51,7 @@ def test_of_topic_gives_a_record_its_topic():
 
 
 def test_of_topic_with_wrong_arguments_raises():
-    """Not a record, not a number, too many arguments, too few."""
+    """Arguments are not a record, not a number, too many, or too few."""
     made = _records.of_topic("orders", 1, RECORD)
     for other in (made, tuple(RECORD), None, Record, object(), 5, [RECORD]):
         with pytest.raises(TypeError):
@@ -80,7 +80,7 @@ def test_of_topic_takes_any_topic():
 
 @pytest.mark.usefixtures("configured")
 def test_configure_gives_the_default_of_new_records():
-    """Records that are there already keep theirs."""
+    """Existing records keep their default."""
     kinds = tuple([name] for name in ("none", "created", "appended"))
     before = Record(1, 2, None, None)
     assert _records.configure(kinds) is None
@@ -125,7 +125,8 @@ def test_configure_keeps_reference_counts():
 
 
 def test_configure_while_a_record_is_made_frees_nothing_that_is_used():
-    """By code of an argument: in a separate process, as this may end it."""
+    """The call comes from code of an argument: in a separate process, which it may
+    end."""
     program = """if True:
         from logstore import Record
         from logstore._native import _records
@@ -158,7 +159,7 @@ def test_configure_again_and_again_takes_no_memory():
 
 @pytest.mark.parametrize("kind", [Record, TopicRecord])
 def test_records_are_small_and_the_collector_does_not_know_them(kind):
-    """Half of what a named tuple and its numbers take."""
+    """Half the size of a named tuple and its numbers."""
     made = [RECORD, _records.of_topic("orders", 1, RECORD), Record(1, 2, None, None)]
     assert kind.__basicsize__ <= 80
     assert kind.__dictoffset__ == kind.__weakrefoffset__ == kind.__itemsize__ == 0
@@ -171,7 +172,7 @@ def test_records_are_small_and_the_collector_does_not_know_them(kind):
 
 @pytest.mark.parametrize("kind", [Record, TopicRecord])
 def test_records_have_no_other_shape(kind):
-    """No subclass, no other class, nothing without fields."""
+    """A subclass, another class, and a record without fields are refused."""
     with pytest.raises(TypeError, match="not an acceptable base type"):
         type("Other", (kind,), {})
     with pytest.raises(TypeError):
@@ -195,7 +196,7 @@ def test_records_have_no_other_shape(kind):
 
 
 def test_records_survive_a_busy_collector():
-    """A collection at each allocation, in everything that they can do."""
+    """A collection comes at each allocation, in all their methods."""
     before = gc.get_threshold()
     gc.set_threshold(1)
     try:
@@ -250,8 +251,8 @@ USES = {
 @pytest.mark.parametrize("kind", [Record, TopicRecord])
 @pytest.mark.parametrize("use", USES)
 def test_uses_of_records_leave_nothing_behind(use, kind):
-    """No references to the fields, the record and its type, and no memory, where it
-    succeeds and where it does not."""
+    """No references to the fields, the record and its type, and no memory, on success
+    and on failure."""
     things = [b"a key of its own", b"a value of its own", (("a", b"b"),), [1]]
     place = ["a topic of its own", 1] if kind is TopicRecord else []
     record = kind(*place, 5, T, *things)
@@ -348,7 +349,7 @@ ITERATIONS = {
 @pytest.mark.sampled(10)
 @pytest.mark.parametrize("use", ITERATIONS)
 def test_iterators_leave_nothing_behind(use):
-    """No references and no memory, where they succeed and where they do not."""
+    """No references and no memory, on success and on failure."""
     items = [[1], [2]]
     counted = [items, *items, COLUMNS, Record, DecodedRecords, Flattened, KINDS[1]]
     call = partial(ITERATIONS[use], items)
@@ -360,8 +361,8 @@ def test_iterators_leave_nothing_behind(use):
 
 
 def test_decoded_records_hold_what_they_need_once():
-    """The owner; each record its timestamp type, headers and bytes that nothing else
-    holds."""
+    """They hold the owner; each record holds its timestamp type, headers and its only
+    references to bytes."""
     counted = [COLUMNS, Record, DecodedRecords]
     before = counts(*counted)
     made = decoded()
@@ -379,7 +380,8 @@ def test_decoded_records_hold_what_they_need_once():
 
 
 def test_allocations_that_fail_raise_and_skip_no_record():
-    """MemoryError, and then the same record again or the end, but not the next."""
+    """MemoryError is raised, and then the same record comes again or the end, but not
+    the next one."""
     testing = pytest.importorskip("_testcapi")
     counted = [COLUMNS, Record, DecodedRecords]
     before = counts(*counted)
@@ -402,7 +404,7 @@ def test_allocations_that_fail_raise_and_skip_no_record():
 
 
 def test_flattened_in_a_cycle_is_collected():
-    """Through the source, and through a run."""
+    """The cycles go through the source, and through a run."""
     for place in ("source", "run"):
         run = Source([1, 2])
         source = Source([run, [3]])
@@ -419,7 +421,7 @@ def test_flattened_in_a_cycle_is_collected():
 
 
 def test_a_generator_in_a_cycle_is_closed_by_the_collector():
-    """Its `finally` runs, and may use what it is in."""
+    """Its `finally` runs, and may use the iterator that it is part of."""
     log = []
 
     def runs():
@@ -464,7 +466,8 @@ def test_iterators_survive_a_busy_collector():
 
 
 def test_flattened_records_keep_their_owner_until_the_end_of_their_run():
-    """It is released while reading: the memory of a run is used again after it."""
+    """The owner is released during reading: the memory of a run is used again after
+    it."""
     alive = []
 
     def run():

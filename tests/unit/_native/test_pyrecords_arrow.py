@@ -39,7 +39,7 @@ class Counted:
 
 
 def partition_of(path: Path, magic: int, **settings: Any) -> logstore.Partition:
-    """One whose next append may be one step."""
+    """A partition whose next append may be one step."""
     partition = prepared.partition_of(path, magic, **settings)
     partition.append(b"first", timestamp_ms=T)
     return partition
@@ -63,7 +63,7 @@ def random_batch(rng: random.Random, magic: int) -> Any:
     if rng.random() < 0.3:
         columns["value"] = pa.array([rng.choice("aäö€") * 3] * rows, pa.string())
     kind = rng.choice((pa.int64(), pa.timestamp("ms"), pa.timestamp("ms", tz="UTC")))
-    # Without times they would differ by what the clock says.
+    # Without times they would differ by the time of the clock.
     times = [T + rng.randrange(10**6) for _ in range(rows)]
     columns["timestamp"] = pa.array(times, pa.int64()).cast(kind)
     if rng.random() < 0.3:
@@ -81,8 +81,8 @@ def random_batch(rng: random.Random, magic: int) -> Any:
 def test_batches_in_one_step_are_those_of_the_usual_way(
     tmp_path: Path, magic: int, seed: int
 ) -> None:
-    """Nulls, slices, strings, times of three types, columns that are ignored; the log
-    and its indexes, byte by byte."""
+    """Columns have nulls, slices, strings, times of three types, and ignored ones; the
+    log and its indexes are equal, byte by byte."""
     rng = random.Random(seed)
     settings = {"segment_bytes": 60_000, "index_interval_bytes": 500}
     fast = partition_of(tmp_path / "fast", magic, **settings)
@@ -132,7 +132,7 @@ def test_other_types_go_the_usual_way(tmp_path: Path, name: str) -> None:
 
 
 def test_field_with_metadata_goes_the_usual_way(tmp_path: Path) -> None:
-    """It may say that the values are those of an extension type."""
+    """It may say that the values are of an extension type."""
     partition = partition_of(tmp_path, 1)
     counted = Counted(partition)
     field = pa.field("value", pa.binary(), metadata={"ARROW:extension:name": "x"})
@@ -170,7 +170,8 @@ def test_columns_that_are_not_those_of_records_are_refused(
 
 
 def test_empty_and_large_batches_are_appended(tmp_path: Path) -> None:
-    """No row, more rows than a step takes, more bytes than a step takes."""
+    """A batch has no rows, more rows than a step takes, or more bytes than a step
+    takes."""
     partition = partition_of(tmp_path, 1)
     counted = Counted(partition)
     for values in ([], [b""] * 8193, [bytes(300_000)]):

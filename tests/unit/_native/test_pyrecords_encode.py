@@ -34,8 +34,7 @@ def usual(values: Any, keys: Any, times: Any, magic: int) -> bytes:
 @pytest.mark.parametrize("magic", [0, 1, 2])
 @pytest.mark.parametrize("kind", [list, tuple])
 def test_bytes_are_those_of_the_encoder(magic: int, kind: type) -> None:
-    """This holds for any lists of bytes, with or without keys and times, and for
-    several batches."""
+    """Lists of bytes may have keys and times or not, and fill several batches."""
     rng = random.Random(magic)
     for _ in range(40):
         count = rng.choice([1, 2, 100, 900])
@@ -66,7 +65,7 @@ def test_bytes_are_those_of_the_encoder(magic: int, kind: type) -> None:
     ],
 )  # fmt: skip
 def test_all_else_goes_the_usual_way(arguments: Any) -> None:
-    """Which says what is wrong, if anything is."""
+    """The usual way reports the error, if there is one."""
     assert encoded(*arguments) is None
     assert encoded([b"v"]) is not None
 

@@ -94,7 +94,8 @@ def expected(rows, headers=None):
 
 
 def test_there_is_a_record_for_each_row():
-    """Null is None, empty is empty, and the numbers keep their ends."""
+    """A null value gives None, an empty one is empty, and the numbers keep their
+    ends."""
     made = list(Columns(ROWS).records())
     assert made == expected(ROWS)
     assert {type(record) for record in made} == {Record}
@@ -103,7 +104,7 @@ def test_there_is_a_record_for_each_row():
 
 
 def test_there_are_none_of_no_rows():
-    """This holds even if only the count is zero."""
+    """Only the count need be zero."""
     assert list(Columns([]).records()) == []
     assert list(Columns(ROWS).records(count=0)) == []
     assert list(Columns(ROWS).records(count=2)) == expected(ROWS[:2])
@@ -111,7 +112,7 @@ def test_there_are_none_of_no_rows():
 
 @pytest.mark.parametrize("seed", range(5))
 def test_records_equal_the_rows(seed):
-    """Random rows; timestamps that repeat and do not."""
+    """Rows are random; timestamps repeat or do not."""
     rng = random.Random(seed)
     rows = [
         (
@@ -134,7 +135,8 @@ def test_records_equal_the_rows(seed):
 
 
 def test_headers_are_pairs_of_names_and_values():
-    """None, one, many; null and empty values; names that are not UTF-8."""
+    """Records have no headers, one, or many; null and empty values; names that are not
+    UTF-8."""
     many = tuple((f"name {i}", b"v" * i) for i in range(300))
     some = [
         (),
@@ -153,7 +155,7 @@ def test_headers_are_pairs_of_names_and_values():
 
 
 def test_records_without_headers_share_an_empty_tuple():
-    """This holds even if the columns are left out."""
+    """The columns may be left out."""
     columns = Columns(ROWS)
     bare = DecodedRecords(columns, 7, columns.size, *columns.addresses[:-2], 0, 0)
     for made in (list(columns.records()), list(bare)):
@@ -162,7 +164,8 @@ def test_records_without_headers_share_an_empty_tuple():
 
 
 def test_headers_that_are_not_there_raise():
-    """The decoder has checked them: our own mistake; nothing outside is read."""
+    """The decoder has checked them: such a call is our own mistake; nothing outside is
+    read."""
     columns = Columns(ROWS[:2], [(("a", b"b"),)] * 2)
     for number, value in ((7, columns.size), (8, 9), (8, 100_000)):
         broken = Columns(ROWS[:2], [(("a", b"b"),)] * 2)
@@ -172,7 +175,7 @@ def test_headers_that_are_not_there_raise():
 
 
 def test_timestamp_types_are_those_configured_when_a_record_is_made():
-    """One object for each of the three values."""
+    """Each of the three values is one object."""
     kinds = ["none", "created", "appended"]
     made = Columns(ROWS).records()
     first = next(made)
@@ -184,7 +187,7 @@ def test_timestamp_types_are_those_configured_when_a_record_is_made():
 
 
 def test_a_record_is_made_when_it_is_asked_for():
-    """From what the columns say then; those made before stay."""
+    """It has the content of the columns at that time; earlier records stay."""
     columns = Columns([(i, T, b"abc", b"def", 0) for i in range(4)])
     made = columns.records()
     first = next(made)
@@ -198,7 +201,8 @@ def test_a_record_is_made_when_it_is_asked_for():
 
 
 def test_nothing_is_made_ahead():
-    """No bytes and no record: a caller that wants one does not pay for the others."""
+    """Neither bytes nor records are made: a caller that wants one does not pay for the
+    others."""
     columns = Columns([(i, T, b"k" * 1000, b"v" * 1000, 0) for i in range(1000)])
     tracemalloc.start()
     try:
@@ -211,7 +215,8 @@ def test_nothing_is_made_ahead():
 
 
 def test_the_owner_lives_as_long_as_the_iterator():
-    """It lives so long even at the end. The records own their bytes."""
+    """The owner lives until then, even at the end of the iterator. The records own
+    their bytes."""
     for taken in (0, 1, len(ROWS), len(ROWS) + 1):
         owner = Thing()
         owner.columns = Columns(ROWS)
@@ -227,7 +232,7 @@ def test_the_owner_lives_as_long_as_the_iterator():
 
 
 def test_length_hint_is_how_many_are_left():
-    """Down to none, and then it stays."""
+    """The number falls to zero, and then stays."""
     made = Columns(ROWS).records()
     for left in (*range(len(ROWS), 0, -1), 0, 0, 0):
         assert operator.length_hint(made) == made.__length_hint__() == left
@@ -259,7 +264,7 @@ def test_it_is_an_iterator_and_nothing_else(kind):
 
 
 def test_wrong_counts_raise():
-    """Negative ones, and those that are too large."""
+    """Counts are negative, or too large."""
     columns = Columns(ROWS)
     for count in (-1, -sys.maxsize - 1):
         with pytest.raises(ValueError, match="negative"):
@@ -272,7 +277,7 @@ def test_wrong_counts_raise():
 
 
 def test_wrong_arguments_raise():
-    """Too few, too many, addresses that are no numbers, keywords."""
+    """Arguments are too few, too many, addresses that are not numbers, or keywords."""
     columns = Columns(ROWS)
     good = [columns, columns.count, columns.size, *columns.addresses]
     for wrong in (
@@ -374,7 +379,7 @@ def test_flattened_gives_the_items_of_the_runs(runs):
 
 
 def test_flattened_stays_at_its_end():
-    """It stays there even if the source has more."""
+    """It stays there even if the source has more runs."""
     runs = [[1], [2]]
     items = Flattened(runs)
     assert list(items) == [1, 2]
@@ -383,7 +388,7 @@ def test_flattened_stays_at_its_end():
 
 
 def test_flattened_with_wrong_arguments_raises():
-    """Not an iterable, too few arguments, too many, keywords."""
+    """Arguments are not an iterable, too few, too many, or keywords."""
     for wrong in (None, 5, object(), Flattened):
         with pytest.raises(TypeError):
             Flattened(wrong)
@@ -398,7 +403,7 @@ def test_flattened_with_wrong_arguments_raises():
 
 
 def test_flattened_asks_for_a_run_when_the_one_before_is_at_its_end():
-    """And has released that before; when it is made, it asks for nothing."""
+    """The run before was released by then; a new iterator asks for nothing."""
     runs = [Source([1, 2]), Source([]), Source([3])]
     alive = [weakref.ref(run) for run in runs]
     source = Source(runs.pop(0) for _ in range(3))
@@ -420,7 +425,8 @@ def test_flattened_asks_for_a_run_when_the_one_before_is_at_its_end():
 )
 @pytest.mark.parametrize("place", ["source", "run", "iterator", "no iterable"])
 def test_flattened_is_at_its_end_after_an_error(place, error):
-    """The same error with its traceback, once; what it held is released."""
+    """The same error is raised once, with its traceback; all held objects are
+    released."""
     error = error("own")
     runs = {
         "source": lambda: failing(error, [1]),
@@ -468,8 +474,8 @@ def test_an_error_is_not_lost_to_code_that_runs_when_things_are_released(monkeyp
 @pytest.mark.parametrize("how", ["close", "drop"])
 @pytest.mark.parametrize("taken", range(6))
 def test_close_releases_everything_and_ends(taken, how):
-    """A generator is closed by it, the run before the source, as when it is dropped;
-    again it does nothing."""
+    """The call closes a generator, the run before the source, as a release of it does;
+    a second call does nothing."""
     log = []
 
     def logged(name, items):
@@ -501,7 +507,7 @@ def test_close_releases_everything_and_ends(taken, how):
 @pytest.mark.parametrize("place", ["source", "run", "iterator"])
 @pytest.mark.parametrize("after", ["gives", "fails", "ends"])
 def test_close_while_it_runs_ends_it(place, after):
-    """By the code that it is asking: no crash, and nothing is left."""
+    """The code of its source closes it: no crash, and nothing is left."""
 
     def close():
         items.close()
@@ -529,7 +535,7 @@ def test_close_while_it_runs_ends_it(place, after):
 
 
 def test_close_by_a_generator_that_it_runs_ends_it():
-    """The generator goes on until it yields, and is then closed."""
+    """The generator continues until it yields, and is then closed."""
     log = []
 
     def runs():
@@ -546,7 +552,7 @@ def test_close_by_a_generator_that_it_runs_ends_it():
 
 @pytest.mark.parametrize("place", ["source", "run", "iterator"])
 def test_next_while_it_runs_leaves_nothing_behind(place):
-    """Whether it gives something or is refused: no crash, and all is released."""
+    """The inner call gives an item or is refused: no crash, and all is released."""
     found = []
 
     def again():
@@ -570,7 +576,7 @@ def test_next_while_it_runs_leaves_nothing_behind(place):
 
 @pytest.mark.parametrize("place", ["source", "run"])
 def test_next_by_a_generator_that_it_runs_is_refused(place):
-    """ValueError, as with generators, and nothing is lost."""
+    """ValueError is raised, as with generators, and nothing is lost."""
     refused = []
 
     def again():
@@ -597,7 +603,7 @@ def test_next_by_a_generator_that_it_runs_is_refused(place):
 
 
 def test_next_in_a_second_thread_does_not_end_that_of_the_first():
-    """One is refused; the other has all of the items."""
+    """One of the calls is refused; the other thread gets all items."""
     inside, go_on = threading.Event(), threading.Event()
     found = []
 
@@ -622,7 +628,7 @@ def test_next_in_a_second_thread_does_not_end_that_of_the_first():
 
 @pytest.mark.parametrize("seed", range(20))
 def test_random_runs_are_those_of_a_generator(seed):
-    """Items, errors and the end, at each step."""
+    """Items, errors and the end agree, at each step."""
     rng = random.Random(seed)
 
     def build(plan):

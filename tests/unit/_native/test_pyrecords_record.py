@@ -1,5 +1,5 @@
-"""Record and TopicRecord as values (pyrecords_record.c), by the named tuples that
-they behave as."""
+"""Record and TopicRecord as values (pyrecords_record.c), compared with equal named
+tuples."""
 
 import collections
 import collections.abc
@@ -75,7 +75,7 @@ def kind(request):
 
 @pytest.fixture
 def good(kind):
-    """Good arguments, of which none is a default."""
+    """Good arguments, none of them a default."""
     return GOOD[kind]
 
 
@@ -91,7 +91,7 @@ def plain(kind, good):
 
 
 def with_field(kind, place, value):
-    """A record of which one field is another."""
+    """A record with another value in one field."""
     fields = list(GOOD[kind])
     fields[place] = value
     return kind(*fields)
@@ -101,13 +101,13 @@ def with_field(kind, place, value):
 
 
 def test_public_types_are_those_of_the_module(kind):
-    """Under their public names."""
+    """The types have their public names."""
     assert getattr(_records, kind.__name__) is kind
     assert (kind.__module__, kind.__qualname__) == ("logstore", kind.__name__)
 
 
 def test_fields_are_what_was_given(kind, good, record):
-    """By position and by keyword, objects as they are."""
+    """By position and by keyword, the same objects."""
     assert [getattr(record, name) for name in kind._fields] == list(good)
     for name, value in zip(kind._fields, good, strict=True):
         if type(value) is not int:
@@ -119,7 +119,7 @@ def test_fields_are_what_was_given(kind, good, record):
 
 
 def test_fields_that_may_be_left_out_have_defaults(kind, good):
-    """No headers, and the time of creation."""
+    """The defaults are no headers, and the time of creation."""
     short = kind(*good[:-2])
     assert (short.headers, short.timestamp_type) == ((), CREATED)
     assert short.timestamp_type is CREATED
@@ -132,7 +132,7 @@ def test_fields_that_may_be_left_out_have_defaults(kind, good):
 @pytest.mark.parametrize(("kind", "place"), NUMBERS)
 @pytest.mark.parametrize("number", [MIN, MIN + 1, -1, 0, 1, MAX - 1, MAX])
 def test_numbers_keep_their_ends(kind, place, number):
-    """All of int64."""
+    """The range is all of int64."""
     made = with_field(kind, place, number)
     assert made[place] == getattr(made, kind._fields[place]) == number
     assert type(made[place]) is int
@@ -141,7 +141,7 @@ def test_numbers_keep_their_ends(kind, place, number):
 
 @pytest.mark.parametrize(("kind", "place"), NUMBERS)
 def test_numbers_beyond_int64_raise(kind, place):
-    """Never a wrong number."""
+    """The call never returns a wrong number."""
     for number in (MIN - 1, MAX + 1, 2**64, 2**64 + 5, -(2**64), 10**100):
         with pytest.raises(OverflowError):
             with_field(kind, place, number)
@@ -178,7 +178,7 @@ def test_numbers_may_be_what_has_an_index(kind, place):
 
 
 def test_other_fields_take_any_object(kind, good):
-    """Their types are the contract of who makes records."""
+    """Their types are the contract of the code that makes records."""
     for place, name in enumerate(kind._fields):
         if (kind, place) not in NUMBERS:
             thing = [object()]
@@ -186,7 +186,7 @@ def test_other_fields_take_any_object(kind, good):
 
 
 def test_wrong_arguments_raise(kind, good):
-    """Too few, too many, unknown, given twice."""
+    """Arguments are too few, too many, unknown, or given twice."""
     named = dict(zip(kind._fields, good, strict=True))
     for size in range(len(good) - 2):
         with pytest.raises(TypeError):
@@ -206,7 +206,7 @@ def test_wrong_arguments_raise(kind, good):
 
 
 def test_attributes_are_read_only(kind, record, good):
-    """None can be set, deleted or added."""
+    """No attribute can be set, deleted or added."""
     for name in (*kind._fields, "timestamp", "other", "__dict__", "__weakref__"):
         with pytest.raises(AttributeError):
             setattr(record, name, 1)
@@ -226,7 +226,7 @@ def test_attributes_are_read_only(kind, record, good):
 
 
 def test_equality_order_and_hash_are_those_of_tuples(record, plain, good):
-    """In both directions, and as keys."""
+    """Both directions of a comparison agree, and use as keys."""
     for other in (plain, good, type(record)(*good)):
         assert record == other
         assert other == record
@@ -278,7 +278,7 @@ def test_a_record_is_not_the_record_of_a_topic():
     "other", [5, None, "text", [1], {}, object(), 1.5], ids=lambda o: type(o).__name__
 )
 def test_comparison_with_other_types_is_theirs(record, good, other):
-    """NotImplemented: unequal, and without an order."""
+    """The result is NotImplemented: unequal, and without an order."""
     for name in ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__"):
         assert getattr(record, name)(other) is NotImplemented
     assert record.__eq__(list(good)) is NotImplemented
@@ -307,7 +307,7 @@ def test_the_other_type_is_asked(record):
 
 
 def test_what_fields_raise_goes_through(kind, good):
-    """When they are compared, hashed and printed."""
+    """The error comes from a comparison, a hash or a repr."""
 
     class Bad:
         def __eq__(self, other):
@@ -338,7 +338,7 @@ def test_what_fields_raise_goes_through(kind, good):
 
 
 def test_items_are_the_fields(kind, record, good):
-    """By number, by slice, unpacked and iterated over."""
+    """Items are taken by number, by slice, unpacked and iterated over."""
     size = len(good)
     assert len(record) == size
     assert tuple(record) == good
@@ -356,7 +356,7 @@ def test_items_are_the_fields(kind, record, good):
 
 
 def test_places_that_are_none_raise(record, good):
-    """IndexError beyond the ends, TypeError for no place at all."""
+    """IndexError beyond the ends, TypeError for other types."""
     for place in (len(good), -len(good) - 1, MAX, MIN, 10**100, -(10**100)):
         with pytest.raises(IndexError):
             record[place]
@@ -381,7 +381,7 @@ def test_places_of_the_c_api_are_those_of_a_tuple(record, good):
 
 
 def test_in_count_and_index_are_those_of_a_tuple(record, good):
-    """By equality."""
+    """Equality decides."""
     for value in good:
         assert value in record
         assert record.count(value) == good.count(value)
@@ -395,7 +395,7 @@ def test_in_count_and_index_are_those_of_a_tuple(record, good):
 
 
 def test_an_iterator_outlives_its_record(kind, good):
-    """It has the fields."""
+    """The iterator holds the fields."""
     fields = iter(kind(*good))
     assert operator.length_hint(fields) == len(good)
     gc.collect()
@@ -431,7 +431,7 @@ def test_a_sum_with_anything_else_raises(record, other):
 
 
 def test_a_record_is_a_sequence(kind, record):
-    """But neither a tuple nor a mapping, and of a type of its own."""
+    """It is neither a tuple nor a mapping, and has a separate type."""
     for base in (collections.abc.Sequence, collections.abc.Hashable):
         assert isinstance(record, base)
         assert issubclass(kind, base)
@@ -441,7 +441,7 @@ def test_a_record_is_a_sequence(kind, record):
 
 
 def test_match_statements_take_a_record_apart(kind, record, good):
-    """By class with names, by class with places, and as a sequence."""
+    """Patterns are a class with names, a class with places, and a sequence."""
     match record:
         case Record(offset, timestamp_ms, key, value, headers, timestamp_type=t):
             found = offset, timestamp_ms, key, value, headers, t
@@ -473,7 +473,7 @@ def test_match_statements_take_a_record_apart(kind, record, good):
     ids=repr,
 )
 def test_repr_is_that_of_a_named_tuple(kind, good, part):
-    """This holds for any contents of the fields."""
+    """Contents of the fields may be anything."""
     for place in range(len(good)):
         if (kind, place) not in NUMBERS:
             record = with_field(kind, place, part)
@@ -482,7 +482,7 @@ def test_repr_is_that_of_a_named_tuple(kind, good, part):
 
 
 def test_repr_of_a_record_in_itself_ends(kind, good):
-    """The list in it says so."""
+    """The inner list is shown as `[...]`."""
     headers = []
     record = with_field(kind, len(good) - 2, headers)
     headers.append(record)
@@ -493,7 +493,7 @@ def test_repr_of_a_record_in_itself_ends(kind, good):
 @pytest.mark.parametrize("protocol", range(6))
 @pytest.mark.parametrize("dumps", [pickle.dumps, pickle._dumps], ids=["C", "Python"])
 def test_pickles_are_the_same_record(kind, record, protocol, dumps):
-    """This holds for every protocol, under the public name."""
+    """Each protocol works, under the public name."""
     data = dumps([record, record], protocol)
     for loads in (pickle.loads, pickle._loads):
         one, other = loads(data)
@@ -526,7 +526,7 @@ def test_pickles_load_in_a_process_that_has_imported_nothing(kind, record):
 
 
 def test_copies_are_equal(kind, record, good):
-    """Deep ones have headers of their own."""
+    """Deep copies have separate headers."""
     for copied in (copy.copy(record), copy.deepcopy(record)):
         assert type(copied) is kind
         assert copied == record
@@ -540,7 +540,7 @@ def test_copies_are_equal(kind, record, good):
 
 
 def test_replace_changes_fields(kind, record, plain, good):
-    """And leaves the record as it is."""
+    """The record itself stays unchanged."""
     for name in kind._fields:
         value = 9 if name != "key" else None
         changed = record._replace(**{name: value})
@@ -552,7 +552,8 @@ def test_replace_changes_fields(kind, record, plain, good):
 
 
 def test_replace_refuses_what_is_no_field(record):
-    """By name, also next to good ones; and values that a record does not have."""
+    """Unknown names are refused, even next to good ones; so are values that a record
+    does not accept."""
     with pytest.raises(ValueError, match=r"\['other'\]"):
         record._replace(other=1)
     with pytest.raises(ValueError, match=r"\['timestamp', 'x'\]"):
@@ -564,7 +565,7 @@ def test_replace_refuses_what_is_no_field(record):
 
 
 def test_asdict_make_and_names_are_those_of_a_named_tuple(kind, record, plain, good):
-    """In the order of the fields."""
+    """Fields come in their order."""
     assert kind._fields == kind.__match_args__ == type(plain)._fields
     assert kind._field_defaults == type(plain)._field_defaults
     assert list(record._asdict().items()) == list(plain._asdict().items())
@@ -588,7 +589,7 @@ def test_asdict_make_and_names_are_those_of_a_named_tuple(kind, record, plain, g
     ],
 )
 def test_timestamp_is_a_datetime_in_utc(kind, milliseconds, is_there):
-    """None where there is none, and after the year 9999."""
+    """None if the record has no time, and after the year 9999."""
     record = with_field(kind, kind._fields.index("timestamp_ms"), milliseconds)
     assert record.timestamp_ms == milliseconds
     if not is_there:
@@ -601,7 +602,7 @@ def test_timestamp_is_a_datetime_in_utc(kind, milliseconds, is_there):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_random_records_behave_as_named_tuples(seed):
-    """Whatever they are asked."""
+    """Any operation gives the same result."""
     rng = random.Random(seed)
 
     def fields(kind):

@@ -23,7 +23,7 @@ def test_pack_times_gives_their_int64():
 
 @pytest.mark.parametrize("other", OTHERS)
 def test_pack_times_of_anything_else_is_none(other):
-    """Someone has to look at it, and to say what is wrong."""
+    """The caller takes a slower way, which reports the error."""
     assert _records.pack_times([5, other]) is None
     assert _records.pack_times((other, 5)) is None
 
@@ -88,7 +88,7 @@ def test_point_of_anything_but_bytes_is_none(other, place):
 
 
 def test_point_of_a_subclass_of_bytes_is_none():
-    """It may say something else about itself: the slower way asks."""
+    """A subclass may override its methods: the slower way calls them."""
 
     class Name(bytes):
         def __len__(self):
@@ -98,7 +98,7 @@ def test_point_of_a_subclass_of_bytes_is_none():
 
 
 def test_point_of_subclasses_of_list_and_tuple_takes_what_is_in_them():
-    """No Python code runs: whatever they say about themselves."""
+    """No Python code runs: overridden methods have no effect."""
 
     class Names(list):
         def __len__(self):
@@ -128,13 +128,13 @@ def test_point_of_subclasses_of_list_and_tuple_takes_what_is_in_them():
     ids=lambda items: type(items).__name__,
 )
 def test_point_of_other_containers_raises(items):
-    """Our own mistake."""
+    """Such a call is our own mistake."""
     with pytest.raises(SystemError):
         _records.point(items)
 
 
 def test_point_takes_one_argument():
-    """By position."""
+    """The argument is positional."""
     with pytest.raises(TypeError):
         _records.point()
     with pytest.raises(TypeError):
@@ -144,7 +144,7 @@ def test_point_takes_one_argument():
 
 
 def test_point_keeps_reference_counts():
-    """Counts of the items and of their container stay right, even if it gives up."""
+    """Counts of the items and of their container stay correct, even on failure."""
     item = b"an item of its own " * 2
     items = [item, None, b""]
     bad = (item, "text")
@@ -165,7 +165,7 @@ def test_point_keeps_reference_counts():
 
 
 def test_point_copies_no_bytes_and_keeps_the_items():
-    """A change of the list later is no matter."""
+    """A later change of the list has no effect."""
     item = b"an item of its own" * 3
     items = [item]
     pointed = _records.point(items)
@@ -178,7 +178,7 @@ def test_point_copies_no_bytes_and_keeps_the_items():
 
 @pytest.mark.parametrize("what", ["point", "point bad", "raise"])
 def test_memory_stays_the_same_over_many_calls(what):
-    """Nothing is left behind, where it succeeds and where it does not."""
+    """No memory is left, on success and on failure."""
     items = [b"item", None]
     bad = [*items, 5]
     calls = {

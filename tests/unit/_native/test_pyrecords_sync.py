@@ -1,4 +1,4 @@
-"""Syncs that threads share, and durable appends, each one step of C."""
+"""Syncs that threads share, and durable appends: each is one step of C."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_what_is_synced_is_what_the_durable_point_records(
 def test_index_entries_are_written_when_some_have_come_together(
     partition: logstore.Partition, calls: Calls
 ) -> None:
-    """At the latest for the durable point, which counts them."""
+    """They are written at the latest for the durable point, which counts them."""
     active = writer_of(partition)._log.active
     written = active.writer.index.written
     for _ in range(70):
@@ -166,7 +166,7 @@ def test_first_sync_after_a_durable_point_plans_the_next_one(
 
 @pytest.mark.parametrize("magic", [0, 1, 2])
 def test_threads_beside_rolls_and_readers(tmp_path: Path, magic: int) -> None:
-    """Each record is durable when its append returns, in whichever way."""
+    """Each record is durable when its append returns, whichever code appended it."""
     config = logstore.TopicConfig(
         message_format=magic, segment_bytes=20_000, flush_ms=NEVER
     )
@@ -216,7 +216,7 @@ def test_appends_after_a_truncation_are_synced(partition: logstore.Partition) ->
         assert partition.durable_offset == number + 1
 
 
-# ---------------------------------------------------------------- beside a sync
+# ---------------------------------------------------------------- during a sync
 
 
 @contextlib.contextmanager
@@ -243,8 +243,8 @@ def beside_each_sync(work: Callable[[], object]) -> Iterator[None]:
 def test_sync_during_which_the_log_rolls_covers_what_was_marked(
     tmp_path: Path, magic: int, calls: Calls
 ) -> None:
-    """Behind a sync nothing is read that another thread may have replaced meanwhile:
-    the writer and its indexes are those of the mark, or they are not looked at."""
+    """After a sync nothing is read that another thread may have replaced meanwhile: the
+    writer and its indexes are used only if they are still the marked ones."""
     config = logstore.TopicConfig(
         message_format=magic, segment_bytes=2_000, flush_ms=NEVER
     )
@@ -291,9 +291,9 @@ def test_sync_during_which_nothing_is_prepared_any_more_ends_the_usual_way(
 def test_finalizer_that_lets_the_log_rest_in_front_of_a_sync_is_survived(
     partition: logstore.Partition, calls: Calls
 ) -> None:
-    """To allocate may start the garbage collector, and so any code. What a step reads
-    of a log comes after that, and after the question whether it is prepared: the
-    state of a log that rests is freed. (The address sanitizer sees a mistake here.)"""
+    """An allocation may start the garbage collector, and so any code. A step reads a
+    log after that, and after the question whether it is prepared: the state of a log
+    that rests is freed. (The address sanitizer sees a mistake here.)"""
     prepared = writer_of(partition)._log.active.prepared
     sync = writer_of(partition).syncs.shared.sync
     thresholds, done = gc.get_threshold(), []
@@ -361,7 +361,7 @@ def test_failed_sync_is_not_tried_again_though_a_signal_hides_the_failure(
 
 
 def test_sync_that_fails_is_not_tried_again(partition: logstore.Partition) -> None:
-    """Its caller hears what may be lost, and so does each later one."""
+    """Its caller gets an error about possible loss, and so does each later one."""
     log = writer_of(partition)._log
     file = os.dup(log.active.writer.fd)
     null = os.open("/dev/null", os.O_RDWR)  # takes all, and syncs nothing
@@ -431,8 +431,8 @@ def test_error_behind_the_sync_does_not_hide_that_it_was_done(
     calls: Calls,
     error: type[Exception],
 ) -> None:
-    """Without memory or stack, what is to be done after it waits for the next sync;
-    another error is raised."""
+    """Without memory or stack, the work after it waits for the next sync; another error
+    is raised."""
     log = writer_of(partition)._log
     log.point_due()  # so that the next sync has something to do
     partition.append(b"prepares")
@@ -455,7 +455,7 @@ def test_error_behind_the_sync_does_not_hide_that_it_was_done(
 
 
 def test_deep_stack_appends_or_raises_before(partition: logstore.Partition) -> None:
-    """Whatever is left of the stack: a record whose append raised is not there."""
+    """Whatever rest of the stack there is, a record whose append raised is not in."""
     count = 0
 
     def dive() -> None:
@@ -478,7 +478,7 @@ def test_deep_stack_appends_or_raises_before(partition: logstore.Partition) -> N
 def test_handler_that_raises_while_its_thread_waits_for_a_turn(
     partition: logstore.Partition,
 ) -> None:
-    """The record is in, and the next sync has it."""
+    """The record is in the log, and the next sync covers it."""
     turns = writer_of(partition).syncs._turns
     working, over = threading.Event(), threading.Event()
 

@@ -62,7 +62,7 @@ def measure(records, magic, max_bytes=2**31 - 1):
 
 @pytest.mark.parametrize("magic", [0, 1])
 def test_messages_equal_the_reference_and_come_back(rows, spread, magic):
-    """Every key and value length, into exactly the measured space."""
+    """Keys and values have every length, and go into exactly the measured space."""
     times = [T + (i * 7) % 11 for i in range(len(rows))]
     records = Records(rows, timestamps=times, spread=spread)
     expected = b"".join(
@@ -101,7 +101,7 @@ def test_messages_go_on_where_the_space_ended(rows, spread):
 
 
 def test_messages_stop_at_their_count():
-    """count_max, then the rest."""
+    """The first call stops at count_max, the next one writes the rest."""
     rows = [(b"a", b"1"), (b"b", b"2"), (b"c", b"3")]
     writer = Writer(Records(rows), 1000)
     assert writer.messages(1, count_max=2)[1] == b"".join(
@@ -113,7 +113,7 @@ def test_messages_stop_at_their_count():
 
 @pytest.mark.parametrize("magic", [0, 1])
 def test_messages_without_space_for_one_write_nothing(magic):
-    """One byte too few; the cursor stays."""
+    """The space is one byte too small; the cursor stays."""
     needed = len(message(0, b"key", b"value", magic=magic))
     writer = Writer(Records([(b"key", b"value")]), needed - 1)
     assert writer.messages(magic) == (lib.LS_E_NO_SPACE, b"")
@@ -121,7 +121,7 @@ def test_messages_without_space_for_one_write_nothing(magic):
 
 
 def test_messages_of_another_magic_are_our_own_mistake():
-    """Magic 2, and headers, which messages do not have."""
+    """Magic 2, and headers, are not possible in messages."""
     assert Writer(Records([(b"a", b"b")]), 99).messages(2)[0] == lib.LS_E_ARGUMENT
     assert Writer(Records([(b"a", b"b")]), 99).messages(-1)[0] == lib.LS_E_ARGUMENT
     headers = Records([(b"a", b"b")], headers=[[(b"h", b"v")]])
@@ -132,7 +132,7 @@ def test_messages_of_another_magic_are_our_own_mistake():
 
 
 def test_area_and_measure_without_headers_are_those_with_none(rows, spread):
-    """There is a shorter way where no record has any; lengths take 1 to 4 bytes."""
+    """There is a shorter way if no record has any; lengths take 1 to 4 bytes."""
     rows = [
         *rows,
         *((None, bytes(n)) for n in (62, 8191, 8192, (1 << 20) - 1, 1 << 20)),
@@ -170,7 +170,7 @@ def test_measure_refuses_a_length_below_null(magic, which):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_area_equals_the_reference_and_comes_back(rows, spread, seed):
-    """Keys, values and headers of every length, timestamps back and forth."""
+    """Keys, values and headers have every length, timestamps go back and forth."""
     rng = random.Random(seed)
     times = [T + rng.randrange(-(10**9), 10**9) for _ in rows]
     headers = [
@@ -222,7 +222,7 @@ def test_area_goes_on_where_the_space_ended(rows, spread):
 
 
 def test_area_without_space_for_one_writes_nothing():
-    """One byte too few; the cursor stays, also in the headers."""
+    """The space is one byte too small; the cursor stays, also in the headers."""
     records = Records([(b"key", b"value")], headers=[[(b"h", b"v")]])
     needed = len(record(0, b"key", b"value", headers=[(b"h", b"v")]))
     writer = Writer(records, needed - 1)
@@ -232,7 +232,7 @@ def test_area_without_space_for_one_writes_nothing():
 
 
 def test_area_of_timestamps_far_apart_comes_back():
-    """Deltas of up to 64 bits, which wrap."""
+    """Deltas have up to 64 bits, and wrap."""
     times = [-(2**63), 2**63 - 1, 0, -1]
     records = Records([(b"k", b"v")] * 4, timestamps=times)
     status, total, _ = measure(records, 2)
@@ -247,7 +247,7 @@ def test_area_of_timestamps_far_apart_comes_back():
 
 
 def test_measure_of_nothing_is_nothing():
-    """No records."""
+    """The measure of no records is 0."""
     for magic in range(3):
         assert measure(Records([]), magic)[:2] == (0, 0)
 
@@ -272,21 +272,21 @@ def test_measure_names_the_first_record_beyond_the_limit():
     [None, b"\x80", b"\xc0\xaf", b"\xed\xa0\x80", b"\xf5\x80\x80\x80", b"a\xe2\x82"],
 )
 def test_measure_refuses_a_header_key_that_is_no_text(key):
-    """Null, and bytes that are not UTF-8."""
+    """The key is null, or bytes that are not UTF-8."""
     records = Records([(b"a", b"b")] * 2, headers=[[(b"h", None)], [(key, b"v")]])
     status, _, error = measure(records, 2)
     assert (status, error.offset) == (lib.LS_E_HEADER_KEY, 1)
 
 
 def test_measure_accepts_header_keys_of_all_utf8_lengths():
-    """One to four bytes a character."""
+    """Characters have one to four bytes."""
     for text in ("", "a", "é", "ࠀ", "€", "\ud7ff", "\ue000", "𝄞", "\U0010ffff"):
         records = Records([(b"a", b"b")], headers=[[(text.encode(), b"v")]])
         assert measure(records, 2)[0] == 0, text
 
 
 def test_measure_refuses_what_no_caller_may_pass():
-    """Magic, lengths below -1, negative counts."""
+    """Arguments are a wrong magic, lengths below -1, negative counts."""
     assert measure(Records([]), 3)[0] == lib.LS_E_ARGUMENT
     headers = Records([(b"a", b"b")], headers=[[(b"h", b"v")]])
     assert measure(headers, 1)[0] == lib.LS_E_ARGUMENT
@@ -362,7 +362,7 @@ def test_seal_sets_size_and_crc():
     ],
 )
 def test_seal_of_a_header_that_cannot_be_is_refused(fields, status):
-    """Nothing is written that the reader would call damage."""
+    """No header is written that the reader would call damage."""
     assert sealed(**fields)[0] == status
 
 
@@ -372,7 +372,7 @@ def test_seal_of_a_header_that_cannot_be_is_refused(fields, status):
     ids=["v0", "v1", "v2"],
 )
 def test_assign_offset_changes_nothing_under_the_crc(entry):
-    """Offsets, and the epoch in magic 2; the entry stands after another."""
+    """Offsets change, and the epoch in magic 2; the entry is after another one."""
     data = bytearray(message(0, b"x", b"y") + entry)
     header = scan(bytes(data)).items[1]
     address = ffi.from_buffer("uint8_t[]", data, require_writable=True)
@@ -398,7 +398,7 @@ def shifted(data, shift, last_offset=-1, epoch=9, **other):
 
 
 def test_shift_moves_the_offsets_of_all_batches():
-    """It moves those of messages, a wrapper (one offset) and batches of magic 2;
+    """It moves the offsets of messages, a wrapper (one offset) and batches of magic 2;
     nothing else changes."""
     entries = [
         message(0, b"k", b"v", magic=0),
@@ -432,7 +432,7 @@ def test_shift_moves_the_offsets_of_all_batches():
 def test_shift_of_what_is_damaged_or_does_not_follow_is_refused(
     data, last_offset, shift, status
 ):
-    """And what stands there stays."""
+    """The existing bytes stay."""
     found, walk, after = shifted(data, shift, last_offset)
     assert (found, walk.pos, after) == (status, 0, data)
 
@@ -451,7 +451,8 @@ def test_shift_of_what_is_damaged_or_does_not_follow_is_refused(
     ids=["v1-as-2", "v2-as-1", "large", "transaction", "control", "unknown", "gap"],
 )
 def test_shift_of_what_nobody_stages_is_refused(data, other, status):
-    """Another magic, a batch beyond the limit, a transaction's, one with a gap."""
+    """These are another magic, a batch beyond the limit, one of a transaction, one with
+    a gap."""
     found, walk, after = shifted(data, 5, **other)
     assert (found, walk.pos, after) == (status, 0, data)
     assert walk.error.status == status
@@ -459,7 +460,7 @@ def test_shift_of_what_nobody_stages_is_refused(data, other, status):
 
 @pytest.mark.parametrize("stamps_all", [0, 1])
 def test_shift_stamps_the_time_of_the_append(stamps_all):
-    """On all, or on those that say of themselves that they have such a time."""
+    """The time goes to all batches, or only to batches with the flag of such a time."""
     data = b"".join(
         [
             message(0, b"k", b"v"),
@@ -507,7 +508,7 @@ def restamped(entry, timestamp=T + 7, **fields):
 @pytest.mark.parametrize("timestamp", [0, T + 7, -1, 2**63 - 1, -(2**63)])
 @pytest.mark.parametrize("attributes", [0, 8])
 def test_restamp_of_a_message_gives_it_that_time(attributes, timestamp):
-    """Attribute, timestamp and CRC-32; no other byte changes."""
+    """Attribute, timestamp and CRC-32 change; no other byte does."""
     entry = message(5, b"key", b"value", attributes=attributes)
     expected = message(5, b"key", b"value", attributes=8, timestamp=timestamp)
     assert restamped(entry, timestamp) == (0, expected)
@@ -515,7 +516,7 @@ def test_restamp_of_a_message_gives_it_that_time(attributes, timestamp):
 
 @pytest.mark.parametrize("codec", [1, 2, 3])
 def test_restamp_of_a_wrapper_holds_for_its_records(codec):
-    """The inner messages stay as they are and are read with the new time."""
+    """The inner messages stay unchanged and are read with the new time."""
     inner = b"".join(message(i, None, b"v%d" % i, timestamp=T - 9) for i in range(3))
     status, entry = restamped(message(7, None, b"compressed", attributes=codec))
     assert status == 0
@@ -533,7 +534,7 @@ def test_restamp_of_a_wrapper_holds_for_its_records(codec):
 
 @pytest.mark.parametrize("attributes", [0, 8, 16, 4, 0x7F00])
 def test_restamp_of_a_batch_holds_for_its_records(attributes):
-    """Attribute, max timestamp and CRC-32C; the other attributes stay."""
+    """Attribute, max timestamp and CRC-32C change; the other attributes stay."""
     area = b"".join(record(i, None, b"v", timestamp_delta=i) for i in range(3))
     options = {"epoch": 3, "producer": (11, 2, 33)}
     entry = batch(5, area, 3, attributes=attributes, max_timestamp=T + 2, **options)
@@ -551,7 +552,7 @@ def test_restamp_of_a_batch_holds_for_its_records(attributes):
 
 @pytest.mark.parametrize("attributes", [0, 1])
 def test_restamp_of_magic_0_changes_nothing(attributes):
-    """There is no timestamp to change."""
+    """Magic 0 has no timestamp to change."""
     entry = message(5, b"key", b"value", magic=0, attributes=attributes)
     assert restamped(entry) == (0, entry)
 
@@ -567,7 +568,7 @@ def test_restamp_of_magic_0_changes_nothing(attributes):
     ids=str,
 )
 def test_restamp_of_a_header_that_cannot_be_is_refused(entry, fields):
-    """And nothing is written."""
+    """Nothing is written."""
     assert restamped(entry, **fields) == (lib.LS_E_ARGUMENT, entry)
 
 
@@ -585,7 +586,7 @@ def test_restamp_of_less_than_its_magic_has_is_refused(magic, least):
 
 @pytest.mark.parametrize("magic", [0, 1])
 def test_wrapper_of_written_messages_comes_back(rows, magic):
-    """Inner offsets relative in magic 1, absolute in magic 0."""
+    """Inner offsets are relative in magic 1, absolute in magic 0."""
     base = 0 if magic == 1 else 500
     total = measure(Records(rows), magic)[1]
     inner = Writer(Records(rows), total).messages(magic, base_offset=base)[1]
@@ -601,7 +602,7 @@ def test_wrapper_of_written_messages_comes_back(rows, magic):
 
 
 def test_varint_lengths_change_at_their_powers():
-    """Values around 64 and 8192 bytes, where the length grows by a byte."""
+    """Values have around 64 and 8192 bytes, where the length grows by a byte."""
     for size in (62, 63, 64, 65, 8190, 8191, 8192, 8193):
         value = bytes(size)
         area = Writer(Records([(b"", value)]), size + 20).area()[1]

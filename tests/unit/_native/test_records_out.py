@@ -95,7 +95,7 @@ def test_area_with_fewer_records_than_promised_is_an_error():
 
 
 def test_area_with_offsets_that_do_not_increase_is_an_error():
-    """Equal and falling deltas."""
+    """Deltas are equal or fall."""
     for first, second in ((0, 0), (2, 1)):
         area = record(first, b"k", b"v") + record(second, b"k", b"v")
         assert area_of(area, 2, last_delta=5).status == lib.LS_E_OFFSET
@@ -120,7 +120,7 @@ def test_area_into_too_small_columns_tells_what_is_needed():
 
 
 def test_area_reads_nothing_outside_itself():
-    """Every cut of an area in memory that ends where it ends."""
+    """Every cut of an area in memory that ends with the area."""
     area = record(0, b"k", b"v" * 100, headers=[(b"h", None)], timestamp_delta=-(2**40))
     memory = Guarded(4096)
     header = header_of(batch(10, area, 1))
@@ -151,7 +151,7 @@ def inner(*offsets, magic=1, **kwargs):
 
 
 def test_wrapper_with_gaps_counts_back_from_its_last():
-    """Relative offsets 0, 3, 5 below wrapper offset 105."""
+    """Relative offsets are 0, 3, 5 below wrapper offset 105."""
     found = decode_payload(wrapper(105), inner(0, 3, 5))
     assert [r.offset for r in found.items] == [100, 103, 105]
     assert found.last_offset == 100
@@ -165,7 +165,7 @@ def test_wrapper_with_offset_0_takes_inner_offsets_as_they_are():
 
 
 def test_wrapper_with_log_append_time_gives_it_to_all():
-    """Time and type of the wrapper."""
+    """All records get the time and type of the wrapper."""
     entry = message(9, None, b"zip", attributes=1 | 8, timestamp=T + 50)
     found = decode_payload(header_of(entry), inner(0, 1))
     assert found.items == [
@@ -190,7 +190,7 @@ def test_wrapper_with_offsets_that_do_not_increase_is_an_error(offsets):
 
 @pytest.mark.parametrize("magic", [0, 1])
 def test_wrapper_without_records_is_an_error(magic):
-    """An empty payload, and a null value."""
+    """The payload is empty, or the value null."""
     assert decode_payload(wrapper(4, magic), b"").status == lib.LS_E_EMPTY
     entry = message(4, None, None, magic=magic, attributes=1)
     header = header_of(entry)
@@ -199,7 +199,7 @@ def test_wrapper_without_records_is_an_error(magic):
 
 
 def test_wrapper_in_a_wrapper_is_an_error():
-    """Compressed inside, or of no magic of messages."""
+    """The inner message is compressed, or of no magic of messages."""
     nested = message(1, None, b"zip", attributes=2)
     assert decode_payload(wrapper(9), inner(0) + nested).status == lib.LS_E_NESTED
     two = batch(0, GOOD, 1)
@@ -222,7 +222,7 @@ def test_wrapper_may_hold_messages_of_the_other_magic():
 
 
 def test_wrapper_with_a_wrong_inner_checksum_is_an_error():
-    """Unless the caller does not ask."""
+    """The caller may leave the check out."""
     data = inner(0) + patched(inner(1), len(inner(1)) - 1, b"?")
     found = decode_payload(wrapper(9), data)
     assert (found.status, found.error.pos) == (lib.LS_E_CRC, len(inner(0)))
@@ -252,13 +252,13 @@ def test_wrapper_with_lengths_that_do_not_fit_is_an_error():
 
 
 def test_wrapper_into_too_small_columns_tells_what_is_needed():
-    """The number of all inner records."""
+    """The needed number is that of all inner records."""
     found = decode_payload(wrapper(9), inner(0, 1, 2), capacity=2)
     assert (found.status, found.error.expected) == (lib.LS_E_NO_SPACE, 3)
 
 
 def test_count_inner_counts_both_magics():
-    """Without looking at checksums."""
+    """Checksums are not looked at."""
     count = ffi.new("int64_t *")
     error = ffi.new("ls_error *")
     for magic in (0, 1):
@@ -288,7 +288,7 @@ def headers_status(data, count, pos=0, size=None):
 
 
 def test_headers_that_contradict_themselves_are_errors():
-    """Lengths, counts, null keys, positions."""
+    """Lengths, counts, null keys and positions contradict each other."""
     assert headers_status(b"\2a\2b", 1) == 0
     assert headers_status(b"\2a\1", 1) == 0
     assert headers_status(b"", 0) == 0

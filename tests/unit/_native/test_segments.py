@@ -24,7 +24,7 @@ def facts_of(**settings: int | bool) -> native.StepFacts:
 
 
 def test_facts_of_a_topic_are_its_settings() -> None:
-    """Each number in the field of its name."""
+    """Each number is in the field of its name."""
     raw = facts_of().raw
     assert (raw.magic, raw.attributes, raw.max_bytes) == (2, 8, 1000)
     assert (raw.batch_target, raw.flush_messages) == (500, 10)
@@ -45,7 +45,7 @@ def test_facts_of_a_segment_are_a_copy_of_its_limits() -> None:
 
 
 def test_facts_of_the_end_stop_steps_where_a_sync_is_due() -> None:
-    """At the last offset of all if no sync is ever due."""
+    """The end is the last possible offset if no sync is ever due."""
     facts, state = facts_of(), native.SegmentState(5)
     facts.set_end(state, 3, 20, 4000, 5000)
     raw = facts.raw
@@ -58,7 +58,7 @@ def test_facts_of_the_end_stop_steps_where_a_sync_is_due() -> None:
 
 
 def test_facts_keep_their_state_until_there_is_another_one() -> None:
-    """C has no more than its address."""
+    """C has only the address of the state."""
     facts, state = facts_of(), native.SegmentState(5)
     before = sys.getrefcount(state)
     facts.set_end(state, 0, 0, 0, 0)

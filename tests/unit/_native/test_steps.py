@@ -31,7 +31,7 @@ def made(folder: int, *steps: native.Step) -> tuple[int, int]:
 
 
 def stamped(folder: int, name: str, **other: int) -> native.Step:
-    """A file has the stamp that it has now, but for `other`."""
+    """A file has its present stamp, except for `other`."""
     try:
         found = os.stat(name, dir_fd=folder)
     except (OSError, ValueError):
@@ -52,7 +52,7 @@ def folder(file: int, tmp_path: Path) -> Iterator[int]:
 def test_steps_are_made_until_one_has_another_result(
     file: int, folder: int, tmp_path: Path
 ) -> None:
-    """Each kind of call, right and wrong; nothing after the wrong one is made."""
+    """Each kind of call is right and wrong; no call after the wrong one is made."""
     found = os.fstat(file)
     other = os.open(tmp_path / "file", os.O_RDWR)
 
@@ -116,7 +116,7 @@ def test_steps_are_made_until_one_has_another_result(
 def test_stamp_without_a_name_that_ends_is_refused(
     file: int, folder: int, data: bytes
 ) -> None:
-    """No byte after what was given is looked at."""
+    """No byte after the argument is looked at."""
     steps = native.Steps([native.Step(native.STEP_BYTES, folder)])
     steps.set_bytes(0, data)
     steps._c[0].kind = native.STEP_STAMP
@@ -124,7 +124,7 @@ def test_stamp_without_a_name_that_ends_is_refused(
 
 
 class ByCall(Files):
-    """Makes each call by itself."""
+    """Makes each call separately."""
 
 
 def test_stamp_is_compared_in_the_same_way_call_by_call(file: int, folder: int) -> None:
@@ -140,7 +140,7 @@ def test_stamp_is_compared_in_the_same_way_call_by_call(file: int, folder: int) 
 
 
 def test_steps_can_be_changed_and_read(file: int, folder: int) -> None:
-    """And only the first of them be made."""
+    """A call may make only the first of them."""
     name = native.Step(native.STEP_FILE, folder, data=b"file", device=1, inode=2)
     write = native.Step(native.STEP_WRITE, file, 4, b"x")
     steps = native.Steps([write, name, write])
@@ -169,7 +169,8 @@ def test_steps_can_be_changed_and_read(file: int, folder: int) -> None:
 
 
 def test_steps_of_the_core_have_their_numbers() -> None:
-    """The same for the callers as in C; the error has its own place."""
+    """The numbers are the same for the callers as in C; the error has a separate
+    place."""
     assert (lib.LS_STEP_LOCK, lib.LS_STEP_UNLOCK) == (
         native.STEP_LOCK,
         native.STEP_UNLOCK,

@@ -1,4 +1,4 @@
-"""System calls of the core, and where a record is in a record area."""
+"""System calls of the core, and the positions of records in a record area."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_cached_read_gives_the_same_or_says_that_it_would_wait(file: int) -> Non
 
 @pytest.mark.parametrize("size", [0, 1, 7, 300_000])
 def test_write_changes_the_bytes_at_its_position(file: int, size: int) -> None:
-    """And reports how many it has written."""
+    """It reports how many bytes it has written."""
     data = b"x" * size
     assert lib.ls_sys_write(file, data, size, 3) == size
     assert native.write_at(file, memoryview(bytearray(data)), 3) == size
@@ -194,7 +194,7 @@ def test_short_calls_keep_the_interpreter_lock(file: int, turns: list[None]) -> 
 def test_long_calls_give_the_interpreter_lock_away(
     file: int, turns: list[None], call: str
 ) -> None:
-    """Calls with large buffers, and calls that wait for the system, release it."""
+    """Such calls have large buffers, or wait for the system."""
     data = bytearray(8 << 20)
     calls = {
         "crc32": lambda: native.crc32(data),
@@ -244,7 +244,7 @@ def test_calls_of_the_os_module_are_the_same_here(tmp_path: Path) -> None:
 def test_file_that_is_made_has_its_mode_whatever_the_umask(
     tmp_path: Path, umask: int
 ) -> None:
-    """One that is only opened keeps its own."""
+    """An existing file keeps its mode."""
     folder, before = os.open(tmp_path, os.O_RDONLY), os.umask(umask)
     try:
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
@@ -260,7 +260,7 @@ def test_file_that_is_made_has_its_mode_whatever_the_umask(
 
 
 def test_only_regular_files_are_opened_or_read(tmp_path: Path) -> None:
-    """And no descriptor of another one stays."""
+    """No descriptor of another file stays."""
     (tmp_path / "directory").mkdir()
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "file").write_bytes(b"abc")
@@ -304,7 +304,7 @@ def test_small_file_is_read_whole_and_a_longer_one_not_at_all(tmp_path: Path) ->
 def test_refused_call_names_the_file_as_the_os_module_does(
     tmp_path: Path, call: str
 ) -> None:
-    """And a name with a zero byte reaches no system call."""
+    """A name with a zero byte reaches no system call."""
     folder = os.open(tmp_path, os.O_RDONLY)
     calls = {
         "open": (
@@ -383,7 +383,7 @@ def test_calls_that_a_signal_has_ended_are_made_again_but_for_close(
 
 
 def test_interrupted_open_leaves_no_descriptor(tmp_path: Path) -> None:
-    """At whichever line of it the interrupt comes."""
+    """The interrupt comes at any line of it."""
     folder = os.open(tmp_path, os.O_RDONLY)
     code = native.open_at.__code__
     before = set(os.listdir("/proc/self/fd"))
@@ -418,7 +418,7 @@ def test_interrupted_open_leaves_no_descriptor(tmp_path: Path) -> None:
 
 
 def test_audit_hooks_are_told_what_the_os_module_tells(tmp_path: Path) -> None:
-    """In another process: a hook stays for good."""
+    """The test runs in another process: a hook stays for ever."""
     script = (
         "import os, sys\n"
         "from logstore import _native as native\n"
@@ -450,7 +450,7 @@ def test_audit_hooks_are_told_what_the_os_module_tells(tmp_path: Path) -> None:
 def test_thread_that_reads_gives_way_to_one_whose_system_call_is_over(
     file: int,
 ) -> None:
-    """Else the caller would wait for a whole switch interval after each call."""
+    """Otherwise the caller would wait for a whole switch interval after each call."""
     is_over = threading.Event()
 
     def call() -> None:
@@ -507,7 +507,7 @@ def test_child_of_a_fork_gives_way_to_no_thread_of_its_parent() -> None:
 
 
 def test_record_of_a_record_area_is_located(tmp_path: Path) -> None:
-    """By its number; there is none past the last, nor in a damaged area."""
+    """By its number; no record is found past the last, nor in a damaged area."""
     write_store(tmp_path, 5, magic=2)
     data = (tmp_path / "orders-0" / f"{0:020}.log").read_bytes()
     pointer = ffi.from_buffer("uint8_t[]", data)
@@ -527,7 +527,8 @@ def test_record_of_a_record_area_is_located(tmp_path: Path) -> None:
 
 
 def test_first_record_of_a_record_area_since_a_time_is_located(tmp_path: Path) -> None:
-    """By its timestamp delta; there is none later than all, nor in a damaged area."""
+    """By its timestamp delta; no record is found later than all, nor in a damaged
+    area."""
     with logstore.open(tmp_path) as store:
         config = logstore.TopicConfig(message_format=2)
         partition = store.create_topic("orders", partitions=1, config=config)[0]

@@ -1,4 +1,4 @@
-"""Looks of the core at a directory, and at files in it and beside it."""
+"""Looks of the core at a directory, and at files in it and next to it."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_look_examines_a_directory_and_files_beside_it_and_in_it(
 def test_second_look_finds_the_same_by_long_names_and_is_refused_as_the_first(
     tmp_path: Path,
 ) -> None:
-    """Whether the directory has to be opened for it or not; the results are there."""
+    """The directory may have to be opened for it or not; the results are there."""
     name = "d" * 255
     (tmp_path / name / ("f" * 255)).parent.mkdir()
     (tmp_path / name / ("f" * 255)).touch()

@@ -27,8 +27,8 @@ def synced(fds: Sequence[int], other: Callable[[int], int] | None = None) -> lis
 
 
 def test_files_are_synced_together_and_each_has_its_error() -> None:
-    """This holds even for more files than threads; and in the same way for one of
-    several system calls."""
+    """There may be more files than threads; one of several system calls behaves in the
+    same way."""
     with on_disk() as directory, contextlib.ExitStack() as stack:
         paths = [Path(directory, str(number)) for number in range(20)]
         files = [stack.enter_context(path.open("w+b")) for path in paths]

@@ -1,4 +1,4 @@
-"""Turns: of the threads that wait for the same work, one does it for all."""
+"""Turns: of several threads that wait for the same work, one does it for all."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_announcement_wakes_those_that_wait_for_no_more() -> None:
 
 
 def test_thread_in_a_signal_handler_does_not_hold_up_others() -> None:
-    """They are woken one after the other; it was the first to wait, and goes on when
+    """They are woken one after the other; it was the first to wait, and continues when
     its handler ends."""
     turns, ended = native.Turns(5, "a turn"), []
     others = threading.Event()
@@ -219,7 +219,8 @@ def test_handler_that_raises_in_a_served_thread_lets_the_others_go_on() -> None:
 
 
 def test_who_gathers_goes_on_when_all_that_were_served_wait_again() -> None:
-    """Or when the time is over; where nobody came, less of it the next time."""
+    """The gathering also ends when the time is over; without any waiter, it lasts less
+    long the next time."""
     turns, seconds = native.Turns(5, "a turn"), []
 
     def wait(upto: int) -> None:
@@ -294,7 +295,7 @@ def test_wrong_numbers_raise(upto: Any) -> None:
 
 
 def test_work_waits_for_those_that_were_served_before() -> None:
-    """Until they are back, or the time is over."""
+    """The work waits until they are back, or the time is over."""
     turns = native.Turns(5, "a turn")
     took, back = [], threading.Event()
 
@@ -312,7 +313,7 @@ def test_work_waits_for_those_that_were_served_before() -> None:
             turns.announce(9)
             return time.monotonic() - began
 
-    assert gather(20_000_000) < 10  # nobody was served
+    assert gather(20_000_000) < 10  # no waiter was served
     with turns.take(0):
         threads = [start(wait, 1) for _ in range(3)]
         while not took:
@@ -384,7 +385,7 @@ def held(turns: native.Turns, until: threading.Event) -> threading.Thread:
 
 
 def test_handler_that_raises_ends_the_waiting(on_alarm: Any) -> None:
-    """It leaves nothing behind: the next ones work."""
+    """It leaves nothing: the next ones work."""
     turns, until = native.Turns(5, "a turn"), threading.Event()
     thread = held(turns, until)
 
@@ -491,7 +492,7 @@ def test_thread_that_works_holds_a_rank() -> None:
         with higher, pytest.raises(ReentrantCallError), other.take(1):
             pass
         with other.take(1) as is_mine:
-            assert is_mine  # nobody has it: there is no wait
+            assert is_mine  # the lock is free: there is no wait
         assert native.held()
     assert turns.may_wait
     assert not native.held()
@@ -502,7 +503,8 @@ def test_thread_that_works_holds_a_rank() -> None:
 def test_turn_that_another_thread_has_is_not_waited_for_from_inside_another_one() -> (
     None
 ):
-    """Nor from inside a call of another store: the two would wait for each other."""
+    """A call inside another store is refused, too: the two would wait for each
+    other."""
     turns, own = native.Turns(5, "a turn"), native.Turns(5, "its own turn")
     foreign = native.Mutex(1, "another store", 7)
     begun, until = threading.Event(), threading.Event()

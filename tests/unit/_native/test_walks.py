@@ -1,4 +1,4 @@
-"""Where walks over batches stop, go on and how they report damage."""
+"""Stops of walks over batches, and how they continue and report damage."""
 
 import pytest
 from unit._native.kafka_bytes import (
@@ -52,28 +52,28 @@ def walk(request):
 
 
 def test_walk_over_nothing_ends(walk):
-    """An empty buffer."""
+    """The buffer is empty."""
     found = walk(b"")
     assert (found.status, found.stop, found.pos) == (0, lib.LS_STOP_END, 0)
 
 
 @pytest.mark.parametrize("entry", [V0, V1, V2], ids=["v0", "v1", "v2"])
 def test_walk_into_a_partial_batch_stops_in_front_of_it(walk, entry):
-    """Every length that a torn write can leave."""
+    """The rest has every length that a torn write can leave."""
     memory = Guarded(2 * len(entry))
     whole = patched(entry, 0, (0).to_bytes(8, "big"))
     second = patched(entry, 0, (100).to_bytes(8, "big"))
     for cut in range(1, len(entry)):
         data = whole + second[:cut]
         found = walk(memory.at_end(data), len(data))
-        # Seven zero bytes of the offset cannot be told from zeros.
+        # Seven zero bytes of the offset look like zeros.
         stop = lib.LS_STOP_PARTIAL if cut > 7 else lib.LS_STOP_ZEROS
         assert (found.status, found.stop, found.pos) == (0, stop, len(entry))
 
 
 @pytest.mark.parametrize("zeros", [1, 16, 17, 18, 61, 4096])
 def test_walk_into_zeros_stops_in_front_of_them(walk, zeros):
-    """Preallocated space, or a file that grew before its data was written."""
+    """Zeros are preallocated space, or a file that grew before its data was written."""
     data = V1 + bytes(zeros)
     memory = Guarded(len(data))
     found = walk(memory.at_end(data), len(data))
@@ -88,7 +88,7 @@ def test_walk_into_zeros_with_a_foot_is_damage(walk):
 
 
 def test_scan_into_full_output_goes_on_from_there():
-    """One header at a time."""
+    """The output takes one header at a time."""
     data = V0 + V1 + V2
     walk = new_walk()
     out = ffi.new("ls_batch *")
@@ -103,7 +103,7 @@ def test_scan_into_full_output_goes_on_from_there():
 
 
 def test_decode_into_full_columns_goes_on_from_there():
-    """Messages and batches; a batch is never split."""
+    """Entries are messages and batches; a batch is never split."""
     data = V0 + V1 + V2 + plain_batch(8, 2)
     walk = new_walk()
     seen = []
@@ -118,7 +118,7 @@ def test_decode_into_full_columns_goes_on_from_there():
 
 
 def test_decode_appends_behind_what_the_columns_hold():
-    """`count` says where to begin."""
+    """`count` is the position at which the call begins."""
     columns = Columns(5)
     columns.raw.count = 2
     columns.raw.offset[1] = 99
@@ -133,7 +133,7 @@ def test_decode_appends_behind_what_the_columns_hold():
     ("entry", "capacity", "needed"), [(V1, 0, 1), (V2, 2, 3)], ids=["v1", "v2"]
 )
 def test_decode_into_too_small_columns_tells_what_is_needed(entry, capacity, needed):
-    """An otherwise empty call."""
+    """The columns are otherwise empty."""
     found = decode(entry, capacity=capacity)
     assert (found.status, found.pos) == (lib.LS_E_NO_SPACE, 0)
     assert found.error.expected == needed
@@ -151,7 +151,7 @@ def test_decode_stops_in_front_of_a_compressed_batch(entry):
 
 @pytest.mark.parametrize("entry", [WRAPPER, V2_GZIP], ids=["wrapper", "v2"])
 def test_decode_walks_over_a_compressed_batch_before_the_start(entry):
-    """After its checksum has passed."""
+    """Its checksum was right."""
     data = V1 + entry + plain_batch(20, 1)
     found = decode(data, start=13)
     assert (found.stop, [r.offset for r in found.items]) == (lib.LS_STOP_END, [20])
@@ -161,7 +161,7 @@ def test_decode_walks_over_a_compressed_batch_before_the_start(entry):
 
 
 def test_decode_stops_at_the_stop_offset():
-    """A message, a batch, and a wrapper that can only lie behind."""
+    """A message, a batch, and a wrapper that can only come after it."""
     data = V0 + V1 + V2
     for stop, expected in ((3, []), (4, [3]), (5, [3, 4])):
         found = decode(data, stop=stop)
@@ -176,7 +176,7 @@ def test_decode_stops_at_the_stop_offset():
 
 
 def test_decode_from_a_start_offset_leaves_the_rest_out():
-    """Whole entries before it are walked over; inside a batch it cuts."""
+    """Whole entries before the start are walked over; inside a batch the walk cuts."""
     data = V0 + V1 + V2
     found = decode(data, start=6, stop=7, capacity=3)
     assert [r.offset for r in found.items] == [6]
@@ -186,7 +186,7 @@ def test_decode_from_a_start_offset_leaves_the_rest_out():
 
 
 def test_decode_without_optional_columns_gives_the_same():
-    """NULL for headers and timestamp type."""
+    """NULL stands for headers and timestamp type."""
     data = V0 + V1 + plain_batch(5, 2)
     with_all = decode(data)
     without = decode(data, optional=False)
@@ -198,8 +198,7 @@ def test_decode_without_optional_columns_gives_the_same():
 
 @pytest.mark.parametrize("magic", [3, 127, 0x80, 0xFF])
 def test_walk_over_an_unknown_magic_is_an_error(walk, magic):
-    """This holds even if the length is wrong, too. A negative magic is of no version at
-    all."""
+    """The length may be wrong, too. A negative magic is of no version at all."""
     status = lib.LS_E_MAGIC if magic < 128 else lib.LS_E_NO_MAGIC
     for entry in (V2, patched(V2, 8, bytes(4))):
         found = walk(V1 + patched(entry, 16, bytes([magic])))
@@ -215,7 +214,7 @@ def test_walk_over_an_unknown_magic_is_an_error(walk, magic):
     ("entry", "least"), [(V0, 14), (V1, 22), (V2, 49)], ids=["v0", "v1", "v2"]
 )
 def test_walk_over_a_length_below_the_least_is_an_error(walk, entry, least):
-    """Zero, negative, and one too few."""
+    """Lengths are zero, negative, and one too small."""
     for length in (0, -1, -(2**31), least - 1):
         data = patched(entry, 8, length.to_bytes(4, "big", signed=True))
         found = walk(data)
@@ -225,7 +224,7 @@ def test_walk_over_a_length_below_the_least_is_an_error(walk, entry, least):
 
 @pytest.mark.parametrize("entry", [V0, V1, V2], ids=["v0", "v1", "v2"])
 def test_walk_over_a_wrong_checksum_is_an_error(walk, entry):
-    """The error has both; without the check it passes."""
+    """The error has both checksums; without the check the walk passes."""
     first = patched(V0, 7, b"\0")
     data = first + patched(entry, len(entry) - 1, b"\x7f")
     found = walk(data)
@@ -248,7 +247,7 @@ def test_walk_over_a_wrong_checksum_is_an_error(walk, entry):
     ],
 )
 def test_scan_over_an_unknown_codec_is_an_error(entry, codec):
-    """Only if the checksum says that it was meant."""
+    """The checksum must be right."""
     assert scan(entry).status == lib.LS_E_CRC
     found = scan(fix_crc(entry))
     assert (found.status, found.error.found) == (lib.LS_E_CODEC, codec)
@@ -263,7 +262,7 @@ def test_scan_over_an_unknown_codec_is_an_error(entry, codec):
 def test_walk_over_lengths_that_do_not_fill_a_message_is_an_error(
     walk, magic, key_len, value_len
 ):
-    """After the checksum."""
+    """The checksum is checked first."""
     entry = message(3, b"key", b"value", magic=magic)
     at = 18 + 8 * magic
     entry = patched(entry, at, key_len.to_bytes(4, "big", signed=True))
@@ -274,7 +273,7 @@ def test_walk_over_lengths_that_do_not_fill_a_message_is_an_error(
 
 
 def test_walk_over_offsets_that_do_not_increase_is_an_error(walk):
-    """Equal, smaller, negative: of messages, wrappers and batches."""
+    """Offsets of messages, wrappers and batches are equal, smaller, or negative."""
     for second in (
         message(4, b"x", b"y"),
         message(3, b"x", b"y", magic=0),
@@ -293,7 +292,7 @@ def test_walk_over_offsets_that_do_not_increase_is_an_error(walk):
 
 
 def test_walk_takes_the_last_offset_from_its_caller(walk):
-    """A walk that continues in the next buffer."""
+    """A walk may continue in the next buffer."""
     state = new_walk(last_offset=4)
     columns = Columns(9)
     out = ffi.new("ls_batch[9]")
@@ -306,7 +305,7 @@ def test_walk_takes_the_last_offset_from_its_caller(walk):
 
 # ------------------------------------------------------------------ gaps
 
-# Entries at any offset: plain ones, which tell their first offset, and wrappers.
+# Entries at any offset: plain ones, whose first offset is known, and wrappers.
 PLAIN = {
     "v0": lambda offset: message(offset, b"key", b"value", magic=0),
     "v1": lambda offset: message(offset, b"key", b"value"),
@@ -329,7 +328,7 @@ def packed_at(request):
 
 
 def test_gapless_walk_over_entries_that_follow_each_other_is_well(walk, at):
-    """From the offset that the caller says, and of mixed magics."""
+    """The walk begins at the offset of the caller, and magics are mixed."""
     data = at(7) + at(8) + V0[:7] + b"\x09" + V0[8:] + plain_batch(10, 3) + at(13)
     found = walk(data, checks=GAPLESS, walk=new_walk(last_offset=6))
     assert (found.status, found.stop, found.last_offset) == (0, lib.LS_STOP_END, 13)
@@ -338,7 +337,7 @@ def test_gapless_walk_over_entries_that_follow_each_other_is_well(walk, at):
 
 @pytest.mark.parametrize("epoch", [1, -1, 2**31 - 1, -(2**31)])
 def test_walk_over_a_leader_epoch_that_is_not_ours_is_an_error(walk, epoch):
-    """No checksum covers it; where nobody asks it passes."""
+    """No checksum covers it; without the check it passes."""
     ours = patched(V2, 12, bytes(4))
     data = patched(V2, 12, epoch.to_bytes(4, "big", signed=True))
     assert walk(data).status == 0
@@ -349,7 +348,7 @@ def test_walk_over_a_leader_epoch_that_is_not_ours_is_an_error(walk, epoch):
 
 @pytest.mark.parametrize("second", [0, 4, 5, 7, 8, 2**40, 2**63 - 1, -1, -(2**63)])
 def test_gapless_walk_over_a_gap_or_overlap_is_an_error(walk, at, second):
-    """Ahead, again and behind; without the check a gap passes."""
+    """Offsets are too high, repeated, or too low; without the check a gap passes."""
     data = at(5) + at(second)
     found = walk(data, checks=GAPLESS, walk=new_walk(last_offset=4))
     assert (found.status, found.pos) == (lib.LS_E_OFFSET, len(at(5)))
@@ -357,12 +356,12 @@ def test_gapless_walk_over_a_gap_or_overlap_is_an_error(walk, at, second):
     assert (found.error.offset, found.last_offset) == (second, 5)
     assert len(found.items) == 1
     relaxed = walk(data, walk=new_walk(last_offset=4))
-    stopped = relaxed.stop == lib.LS_STOP_OFFSET  # of those that end at an offset
+    stopped = relaxed.stop == lib.LS_STOP_OFFSET  # of walks that end at an offset
     assert (relaxed.status == 0) == (5 < second < 2**63 - 1 or stopped)
 
 
 def test_gapless_walk_over_a_batch_that_overlaps_is_an_error(walk):
-    """Its last offset is new, its first one is not; or it leaves one out."""
+    """Its last offset is new, but its first one is not; or it leaves one out."""
     for base in (7, 9):
         data = V2 + plain_batch(base, 3)
         found = walk(data, checks=GAPLESS, walk=new_walk(last_offset=4))
@@ -373,7 +372,7 @@ def test_gapless_walk_over_a_batch_that_overlaps_is_an_error(walk):
 
 
 def test_gapless_walk_checks_the_first_entry_against_its_caller(walk, at):
-    """Where the entry before is known, and only there."""
+    """Only if the entry before is known."""
     for before, status in ((8, 0), (7, lib.LS_E_OFFSET), (-1, lib.LS_E_OFFSET)):
         found = walk(at(9), checks=GAPLESS, walk=new_walk(last_offset=before))
         assert found.status == status
@@ -403,10 +402,10 @@ def test_gapless_decode_does_not_stop_at_a_raised_offset(at):
     assert [r.offset for r in found.items] == [5]
     relaxed = decode(data, stop=100, walk=new_walk(last_offset=4))
     assert (relaxed.status, relaxed.stop) == (0, lib.LS_STOP_OFFSET)
-    # What follows without a gap does stop the walk.
+    # A batch that follows without a gap does stop the walk.
     found = decode(at(5) + at(6), checks=GAPLESS, stop=6, walk=new_walk(last_offset=4))
     assert (found.status, found.stop) == (0, lib.LS_STOP_OFFSET)
-    # So does a first entry of which nobody knows where it belongs.
+    # So does a first entry whose predecessor is unknown.
     walk = new_walk(last_offset=UNKNOWN)
     found = decode(at(5000), checks=GAPLESS, stop=100, walk=walk)
     assert (found.status, found.stop) == (0, lib.LS_STOP_OFFSET)
@@ -414,7 +413,7 @@ def test_gapless_decode_does_not_stop_at_a_raised_offset(at):
 
 @pytest.mark.parametrize("offset", [4, 5000])
 def test_gapless_decode_finds_a_compressed_batch_out_of_place(offset):
-    """Its header tells, before anybody decompresses it."""
+    """Its header shows it, before it is decompressed."""
     entry = fix_crc(patched(plain_batch(offset, 3), 21, b"\0\1"))
     walk = new_walk(last_offset=4)
     found = decode(entry, checks=GAPLESS, stop=100, walk=walk)
@@ -425,7 +424,7 @@ def test_gapless_decode_finds_a_compressed_batch_out_of_place(offset):
 
 
 def test_gapless_decode_before_the_start_offset_is_checked_too(at):
-    """Entries that are only walked over."""
+    """Entries that are only walked over are checked."""
     data = at(5) + at(7)
     walk = new_walk(last_offset=4)
     assert decode(data, checks=GAPLESS, start=90, walk=walk).status == lib.LS_E_OFFSET
@@ -434,7 +433,7 @@ def test_gapless_decode_before_the_start_offset_is_checked_too(at):
 
 
 def test_gapless_scan_takes_a_wrapper_anywhere_behind(packed_at):
-    """Its first offset stands inside; what follows it is checked again."""
+    """Its first offset is inside; the entry after it is checked again."""
     v1 = PLAIN["v1"]
     data = v1(5) + packed_at(9) + v1(10)
     found = scan(data, checks=GAPLESS, walk=new_walk(last_offset=4))
@@ -450,7 +449,8 @@ def test_gapless_scan_takes_a_wrapper_anywhere_behind(packed_at):
 
 
 def test_gapless_decode_leaves_a_wrapper_to_the_caller(packed_at):
-    """Wherever it says it is: its records tell, once they are decompressed."""
+    """Its stated offset may be any: its records show the right one, once they are
+    decompressed."""
     data = PLAIN["v1"](5) + packed_at(9)
     for stop, expected in ((6, lib.LS_STOP_OFFSET), (7, lib.LS_STOP_COMPRESSED)):
         walk = new_walk(last_offset=4)
@@ -487,7 +487,7 @@ def test_walk_over_offsets_beyond_the_type_is_an_error(walk):
 def test_walk_over_the_last_offset_of_the_type_is_an_error(walk, at):
     """The end of a log is an offset, too: one below it is the last of a record."""
     found = walk(at(2**63 - 1))
-    # Those that end at an offset, here at the largest one, do not come so far.
+    # Walks that end at an offset, here at the largest one, do not come so far.
     assert found.status == lib.LS_E_OFFSET or found.stop == lib.LS_STOP_OFFSET
     assert found.items == []
     found = walk(at(2**63 - 2))
@@ -496,14 +496,14 @@ def test_walk_over_the_last_offset_of_the_type_is_an_error(walk, at):
 
 @pytest.mark.parametrize("count", [-1, 4, 2**31 - 1])
 def test_walk_over_an_impossible_record_count_is_an_error(walk, count):
-    """Negative, or more than the offsets allow."""
+    """The count is negative, or more than the offsets allow."""
     entry = fix_crc(patched(V2, 57, count.to_bytes(4, "big", signed=True)))
     found = walk(entry)
     assert (found.status, found.error.found) == (lib.LS_E_COUNT, count)
 
 
 def test_decode_of_a_huge_record_count_does_not_ask_for_space():
-    """More records than bytes: damage, not a call for larger columns."""
+    """More records than bytes are damage, not a call for larger columns."""
     area = record(0, b"a", b"b")
     entry = batch(5, area, 2**31 - 1, last_delta=2**31 - 1)
     found = decode(entry)
@@ -521,7 +521,7 @@ def test_decode_keeps_what_came_before_the_damage():
 
 
 def test_walk_with_a_position_outside_is_our_own_mistake():
-    """LS_E_ARGUMENT for both walks."""
+    """Both walks return LS_E_ARGUMENT."""
     out = ffi.new("ls_batch *")
     columns = Columns(1)
     for pos, size in ((1, 0), (-1, 10), (0, -1)):
@@ -558,7 +558,7 @@ def test_scan_of_messages_fills_every_field():
 
 
 def test_scan_of_a_wrapper_does_not_know_its_base():
-    """Nor how many records it holds."""
+    """The number of its records is unknown, too."""
     header = header_of(WRAPPER)
     assert (header.base_offset, header.last_offset, header.record_count) == (-1, 9, -1)
     assert header.codec == 2
@@ -571,7 +571,7 @@ def test_scan_of_a_wrapper_does_not_know_its_base():
 
 
 def test_decoder_that_needs_more_room_goes_on_behind_what_it_has_walked_over():
-    """A control batch puts nothing out, and the batch after it is too large."""
+    """A control batch gives no output, and the batch after it is too large."""
     marker = batch(5, record(0, bytes(4), bytes(6)), 1, attributes=0x20)
     data = marker + plain_batch(6, 40)
     decoder = native.Decoder(8)
@@ -590,7 +590,7 @@ def test_decoder_that_needs_more_room_goes_on_behind_what_it_has_walked_over():
 
 @pytest.mark.parametrize("count", [0, 1, 255, 256, 257, 600])
 def test_last_batch_is_the_last_whole_one(count):
-    """In front of a torn tail, or of damage."""
+    """A torn tail, or damage, may come after it."""
     entry = message(9, None, b"value")
     data = entry * count
     expected = (count - 1) * len(entry) if count else -1
@@ -601,7 +601,7 @@ def test_last_batch_is_the_last_whole_one(count):
 
 
 def test_header_goes_back_to_c_as_it_came():
-    """Its fields are those of the struct, in that order."""
+    """Its fields equal the fields of the struct, in that order."""
     names = [name for name, _ in ffi.typeof("ls_batch").fields]
     assert names == [*native.BatchHeader._fields, "pad"]
     header = native.BatchHeader(*range(len(native.BatchHeader._fields)))

@@ -25,7 +25,7 @@ def reported(fd: int) -> bytes:
 
 
 def test_watch_reports_changes_of_a_directory(tmp_path: Path) -> None:
-    """And refuses what is none."""
+    """It refuses a path that is no directory."""
     fd = lib.ls_sys_new_watch()
     try:
         entries = lib.LS_WATCH_ENTRIES
@@ -38,7 +38,7 @@ def test_watch_reports_changes_of_a_directory(tmp_path: Path) -> None:
         assert lib.ls_sys_add_watch(fd, os.fsencode(tmp_path), entries) == number
         assert lib.ls_sys_remove_watch(fd, number) == 0
         assert lib.ls_sys_remove_watch(fd, number) == -errno.EINVAL
-        assert reported(fd)  # that it is removed
+        assert reported(fd)  # the report of its removal
         (tmp_path / "unseen").touch()
         assert reported(fd) == b""
         file = os.fsencode(tmp_path / "other")
@@ -51,8 +51,8 @@ def test_watch_reports_changes_of_a_directory(tmp_path: Path) -> None:
 
 
 def test_watch_reports_what_it_is_for_and_nothing_else(tmp_path: Path) -> None:
-    """Renames into a directory; writes to a file, and the loss of its name; the close
-    of one who could write."""
+    """Reports are of renames into a directory; of writes to a file, and the loss of its
+    name; of the close of a descriptor that could write."""
     file, other = tmp_path / "file", tmp_path / "other"
     file.touch()
 
@@ -84,7 +84,7 @@ def test_watch_reports_what_it_is_for_and_nothing_else(tmp_path: Path) -> None:
 
 
 def test_reports_are_waited_for_and_read_in_one_call(tmp_path: Path) -> None:
-    """It returns the reports that fit; none when the time is over."""
+    """It returns the reports that fit; an empty result when the time is over."""
     fd = lib.ls_sys_new_watch()
     out = ffi.new("uint8_t[]", 300)
     try:

@@ -23,7 +23,7 @@ def test_this_process_is_running() -> None:
 
 @pytest.mark.parametrize("field", ["start", "boot"])
 def test_process_of_the_same_number_is_another_one(field: str) -> None:
-    """It began at another time, or in another run of the machine."""
+    """The other process began at another time, or in another run of the machine."""
     me = LOCKS.process_id()
     other = {"start": me.start + 1, "boot": bytes(15) + b"\1"}
     assert not LOCKS.is_running(me._replace(**{field: other[field]}))
@@ -59,7 +59,7 @@ def test_process_that_has_ended_is_not_running() -> None:
 def test_locks_of_other_open_files_are_listed_in_order(
     tmp_path: Path, begin: int, end: int, expected: list[int]
 ) -> None:
-    """This covers several files; locks of the file that asks are left out."""
+    """Locks of several files are listed, without the locks of the asking file."""
     path = tmp_path / "file"
     path.touch()
     fds = [os.open(path, os.O_RDWR) for _ in range(3)]

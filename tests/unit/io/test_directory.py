@@ -1,4 +1,4 @@
-"""Directories: files with several names, which are written to in one of them alone."""
+"""Directories: files with several names, of which a write changes only one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from logstore.io.files import Files, Waitable, keeps
 
 
 class Busy(Files):
-    """Another process makes a copy, until there were some waits."""
+    """Another process makes a copy, which takes a number of waits."""
 
     def __init__(self, waits: int) -> None:
         self.left = waits
@@ -30,7 +30,7 @@ class Busy(Files):
 
 
 def linked(path: Path) -> Path:
-    """A file, with the name `other` beside; returns that."""
+    """A file that also has the name `other`; returns that."""
     (path / "file").write_bytes(b"abc")
     os.link(path / "file", path / "other")
     return path / "other"
@@ -77,7 +77,7 @@ class Meanwhile(Files):
         return super().links_of(fd, dir_fd, name)
 
     def replace(self, name: str) -> None:
-        """Another process opens the file, too, and gives it an inode of its own."""
+        """Another process opens the file, too, and gives it a new inode."""
         other = Directory.open_root(Files(), str(self.path))
         os.close(other.open(name, write=True))
 
@@ -94,7 +94,7 @@ def _shared(path: Path) -> tuple[Path, Path]:
 def test_open_of_a_name_that_is_replaced_meanwhile_gives_the_new_file(
     tmp_path: Path,
 ) -> None:
-    """The original has one name again then, and is not the file of this one."""
+    """By then the original has one name again, and is not the new file."""
     original, copy = _shared(tmp_path)
     files = Meanwhile(copy)
     fd = Directory.open_root(files, str(copy)).open("f", write=True)
@@ -122,7 +122,7 @@ def test_open_of_a_file_with_several_names_gives_a_copy_of_it(tmp_path: Path) ->
 
 
 def _replaced(method: str) -> type[Files]:
-    """A subclass that has one method of its own, which does the same."""
+    """A subclass that replaces one method by an equal one."""
     own = getattr(Files, method)
 
     def replaced(self: Files, *args: Any, **named: Any) -> Any:
@@ -138,7 +138,7 @@ def _replaced(method: str) -> type[Files]:
 def test_methods_are_kept_unless_one_of_them_is_replaced(
     method: str, is_kept: bool
 ) -> None:
-    """However else a class differs."""
+    """Other differences of a class have no effect."""
     assert keeps(Files, ("now_ms", "stat"))
     assert keeps(_replaced(method), ("now_ms", "stat")) == is_kept
 
@@ -147,7 +147,7 @@ def test_methods_are_kept_unless_one_of_them_is_replaced(
 def test_small_file_is_read_by_methods_if_one_of_these_is_replaced(
     tmp_path: Path, method: str, is_called: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else in one call of C."""
+    """Otherwise one call of C reads it."""
     (tmp_path / "file").write_bytes(b"content")
     calls = []
     read_name = native.read_name

@@ -59,7 +59,7 @@ class Writer:
 def test_file_of_a_writer_that_rests_while_another_thread_evicts_it_leaves_the_set_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The file is removed by one of the two."""
+    """One of the two removes the file."""
     (tmp_path / "a").write_bytes(b"x")
     directory = Directory.open_root(Files(), os.fspath(tmp_path))
     descriptors = Descriptors(Files(), 2)
@@ -71,7 +71,7 @@ def test_file_of_a_writer_that_rests_while_another_thread_evicts_it_leaves_the_s
     resting = threading.Thread(target=descriptors.make_room)
 
     class Asked(OrderedDict[int, Any]):
-        """The other thread goes on between the choice of a file and its removal."""
+        """The other thread continues between the choice of a file and its removal."""
 
         def __contains__(self, owner: object) -> bool:
             is_writer = super().__contains__(owner)
@@ -89,7 +89,7 @@ def test_file_of_a_writer_that_rests_while_another_thread_evicts_it_leaves_the_s
 
 
 def test_index_that_is_kept_again_counts_once() -> None:
-    """Only the size of its last content: others have room beside it."""
+    """Only the size of its last content: others have room as well."""
     descriptors = Descriptors(Files(), 10)
     for round_ in range(4):
         descriptors.keep_index(1, ".index", f"first {round_}", 20 << 20)
@@ -99,7 +99,7 @@ def test_index_that_is_kept_again_counts_once() -> None:
 
 
 def test_index_that_was_not_used_for_the_longest_time_makes_room() -> None:
-    """64 MiB are kept, and one of any size."""
+    """The cache keeps 64 MiB, and one index of any size."""
     descriptors = Descriptors(Files(), 10)
     for owner in (1, 2, 3):
         descriptors.keep_index(owner, ".index", owner, 20 << 20)

@@ -1,4 +1,4 @@
-"""Directories that are no stores: what opening one says."""
+"""Directories that are not stores: the errors of opening one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def kept(path: Path) -> dict[str, tuple[int, int]]:
 def test_directory_of_a_partition_is_told_from_a_store(
     tmp_path: Path, read_only: bool, state: str
 ) -> None:
-    """The error says which directory to open instead, and nothing is written."""
+    """The error names the directory to open instead, and nothing is written."""
     with logstore.open(tmp_path / "s") as store:
         partition = store.create_topic("my-orders", 2, config_of())[1]
         if state != "unused":
@@ -87,7 +87,7 @@ def test_descriptors_of_a_refused_directory_are_closed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["orders-0", "data-1", "x"])
 def test_empty_directory_of_any_name_becomes_a_store(tmp_path: Path, name: str) -> None:
-    """Where the one above it is none."""
+    """The directory above it is no store."""
     (tmp_path / name).mkdir(mode=0o700)
     with logstore.open(tmp_path / name) as store:
         store.create_topic("orders")
@@ -96,8 +96,8 @@ def test_empty_directory_of_any_name_becomes_a_store(tmp_path: Path, name: str) 
 
 
 def test_opening_and_verify_agree_about_what_a_store_is(tmp_path: Path) -> None:
-    """Names of directories say nothing, the files of a log in the root of a store
-    neither; what a broker is about to delete does."""
+    """Names of directories do not decide, nor do files of a log in the root of a store;
+    directories that a broker is about to delete do."""
     for name, files, is_store in (
         ("names", ["dbus-1/system.conf", "notes"], False),
         ("broker", ["meta.properties"], True),
@@ -129,8 +129,8 @@ def test_opening_and_verify_agree_about_what_a_store_is(tmp_path: Path) -> None:
 
 
 def test_store_whose_creation_was_cut_can_be_read_and_opened() -> None:
-    """Whatever a power cut in the first opening leaves: an empty directory is the only
-    state in which there is no store to read."""
+    """A power cut in the first opening may leave any state: only an empty directory has
+    no store to read."""
     disk = MemoryDisk()
     moments = disk.record()
     open_quietly(disk).create_topic("orders")

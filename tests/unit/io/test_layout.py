@@ -14,8 +14,8 @@ MARK = "0123456789abcdef" * 2
 def test_name_of_a_deleted_directory_fits_and_is_parsed(
     length: int, number: int
 ) -> None:
-    """At most 255 characters: a file system has no longer names. What is left of a long
-    name still tells the topic that is being deleted."""
+    """At most 255 characters: a file system has no longer names. The rest of a long
+    name still shows the topic that is being deleted."""
     topic = "t" * length
     name = layout.deleted_directory(topic, number, MARK)
     assert len(name) <= 255
@@ -55,8 +55,8 @@ def test_name_of_a_partition_is_parsed(
 
 
 def test_group_has_a_file_name_of_its_own() -> None:
-    """This includes ids that differ in bytes that a name cannot have, and very long
-    ones."""
+    """Ids that differ only in bytes that a name cannot have get different names, as do
+    very long ones."""
     ids = ["a", "A", "a b", "a%20b", "ä", "x" * 180, "x" * 181, "x" * 182, ".", "a/b"]
     names = [layout.group_file(one) for one in ids]
     assert len(set(names)) == len(ids)

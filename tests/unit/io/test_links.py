@@ -1,4 +1,4 @@
-"""Files with several names, and the copies that take their place."""
+"""Files with several names, and the copies that replace them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_names_of_an_open_file_are_counted(
 def test_open_file_that_was_replaced_has_no_name(
     tmp_path: Path, dir_fd: int, file_fd: int, names: int
 ) -> None:
-    """Whatever other names it has: what is written to it is not in the directory."""
+    """Its other names do not matter: bytes written to it are not in the directory."""
     if names:
         os.link(tmp_path / "file", tmp_path / "other")
     (tmp_path / "new").touch()
@@ -78,7 +78,8 @@ def test_copy_has_the_mode_and_the_time_of_its_original(
 def test_process_has_a_file_open_under_its_name(
     tmp_path: Path, dir_fd: int, file_fd: int
 ) -> None:
-    """A process that is not there cannot be examined: it may have it."""
+    """A process that does not exist here cannot be examined: it may have the file
+    open."""
     source = "import sys; file = open(sys.argv[1]); print(flush=True); input()"
     child = subprocess.Popen(
         [sys.executable, "-c", source, tmp_path / "file"],

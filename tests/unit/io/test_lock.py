@@ -27,8 +27,8 @@ from logstore.io.lock import StoreLock
 
 
 def test_lock_is_released_though_another_thread_opens_a_store(tmp_path: Path) -> None:
-    """The thread that closes a store holds a lock of it; that of the process, which the
-    other one holds for a moment, is in another group."""
+    """The thread that closes a store holds a lock of it; the lock of the process, which
+    the other thread holds for a moment, is in another group."""
     root = Directory.open_root(Files(), str(tmp_path))
     held = StoreLock(root)
     is_taken, may_end = threading.Event(), threading.Event()
@@ -54,7 +54,7 @@ def test_lock_is_released_though_another_thread_opens_a_store(tmp_path: Path) ->
 
 def test_lock_on_a_file_that_lost_its_name_is_taken_again(tmp_path: Path) -> None:
     """Two processes that open a copy made of hard links are not both its writer: the
-    lock that counts is that of the file which has the name."""
+    lock on the file that has the name counts."""
 
     class Replaced(Files):
         is_done = False
@@ -79,7 +79,7 @@ def test_lock_on_a_file_that_lost_its_name_is_taken_again(tmp_path: Path) -> Non
 def test_lock_of_a_linked_copy_that_another_process_replaces_is_refused(
     tmp_path: Path,
 ) -> None:
-    """The other one is its writer, though this one had seen the original's lock."""
+    """The other process is its writer, though this one had seen the original's lock."""
     original, copy = tmp_path / "original", tmp_path / "copy"
     with logstore.open(original) as store:
         store.create_topic("t").append(b"x")
@@ -103,8 +103,8 @@ def test_lock_of_a_linked_copy_that_another_process_replaces_is_refused(
 def test_another_process_is_refused_before_it_takes_the_lock_of_a_broker(
     tmp_path: Path,
 ) -> None:
-    """An owner takes its own, which the system dropped, at its next sync: what another
-    logstore holds of it for a moment would look like a second writer."""
+    """An owner takes its dropped lock again at its next sync: a lock that another
+    logstore holds for a moment would look like a second writer."""
 
     class Counted(Files):
         taken = 0
@@ -132,7 +132,7 @@ def test_release_from_inside_another_one_is_refused(tmp_path: Path) -> None:
 
 
 def test_stores_are_opened_and_closed_by_many_threads(tmp_path: Path) -> None:
-    """Each its own; no close is refused."""
+    """Each thread has a separate store; no close is refused."""
     failures: list[BaseException] = []
 
     def work(number: int) -> None:
@@ -152,7 +152,8 @@ def test_stores_are_opened_and_closed_by_many_threads(tmp_path: Path) -> None:
 
 
 def test_interrupt_leaves_the_guard_of_the_process_free(tmp_path: Path) -> None:
-    """At any instruction of taking and releasing a lock, for other threads too."""
+    """The interrupt comes at any instruction of taking and releasing a lock, for other
+    threads too."""
 
     class Interrupt(BaseException):
         pass

@@ -1,4 +1,4 @@
-"""Waiting for the lock of a store: for whom, how long, and who goes first."""
+"""Waiting for the lock of a store: for which holders, how long, and in which order."""
 
 from __future__ import annotations
 
@@ -95,7 +95,8 @@ def root(tmp_path: Path) -> Directory:
 
 
 def test_holder_describes_itself(tmp_path: Path, root: Directory) -> None:
-    """Its process, program, machine and time are in the error, and in its message."""
+    """The error and its message have the process, program, machine and time of the
+    holder."""
     before = time.time_ns() // 1_000_000
     with holder(tmp_path, others="others") as process:
         with pytest.raises(logstore.StoreLockedError) as caught:
@@ -115,7 +116,8 @@ def test_holder_describes_itself(tmp_path: Path, root: Directory) -> None:
 
 
 def test_time_of_the_end_is_known(tmp_path: Path, root: Directory) -> None:
-    """It is known for a holder that released the lock; not for one that was killed."""
+    """The time is known for a holder that released the lock, not for one that was
+    killed."""
     before = time.time_ns() // 1_000_000
     logstore.open(tmp_path).close()
     until = state_of(root).until
@@ -131,7 +133,8 @@ def test_time_of_the_end_is_known(tmp_path: Path, root: Directory) -> None:
 def test_holder_that_is_killed_is_described_no_more(
     tmp_path: Path, root: Directory
 ) -> None:
-    """Its description counts as long as its process has locked a byte of the file."""
+    """A description counts as long as its process holds a lock on a byte of the
+    file."""
     with holder(tmp_path) as process:
         process.kill()
         process.wait()
@@ -141,7 +144,7 @@ def test_holder_that_is_killed_is_described_no_more(
 
 
 def test_broker_is_told_from_logstore_at_once(tmp_path: Path) -> None:
-    """It has no record."""
+    """A broker has no record."""
     logstore.open(tmp_path).close()
     with running(BROKER, str(tmp_path)) as process:
         with pytest.raises(logstore.StoreLockedError, match="another program") as told:
@@ -152,7 +155,7 @@ def test_broker_is_told_from_logstore_at_once(tmp_path: Path) -> None:
 def test_process_that_takes_the_lock_is_no_other_program(
     tmp_path: Path, root: Directory
 ) -> None:
-    """Between the lock and the record a byte says so."""
+    """Between the lock and the record, a locked byte shows this."""
     record = LockRecord(root, may_create=True)
     record.begin()
     with running(BROKER, str(tmp_path)):
@@ -179,7 +182,7 @@ def test_owner_is_waited_for_no_longer_than_asked(
 
 
 def test_owner_that_ends_is_followed(tmp_path: Path) -> None:
-    """By whoever waits, however many there are."""
+    """By any waiter, however many there are."""
     paths: list[str] = []
 
     def open_it() -> None:
@@ -207,14 +210,14 @@ def test_process_does_not_wait_for_itself(tmp_path: Path) -> None:
 def test_holder_for_a_moment_is_asked_to_let_go(
     tmp_path: Path, root: Directory
 ) -> None:
-    """By a lock on a byte, which it sees."""
+    """The request is a lock on a byte, which the holder sees."""
     with holder(tmp_path, KEEPING, ends="lets go"):
         take_lock(root, Purpose(OWNER, timeout_ms=60_000)).release()
     assert not state_of(root).is_awaited
 
 
 def test_owner_is_not_asked_to_let_go(tmp_path: Path, root: Directory) -> None:
-    """But a holder for a moment that comes after it is."""
+    """A later short-term holder is asked."""
     with holder(tmp_path) as process:
         done = threading.Event()
 
@@ -233,7 +236,7 @@ def test_owner_is_not_asked_to_let_go(tmp_path: Path, root: Directory) -> None:
 
 
 def test_waiter_goes_first(tmp_path: Path, root: Directory) -> None:
-    """Whoever takes the lock for a moment leaves it to a process that waits to own the
+    """A process that takes the lock for a moment leaves it to one that waits to own the
     store, and waits for that no longer than 200 ms: it may be stopped."""
     let_waiter_first(root)
     waiter = LockRecord(root, may_create=True)
@@ -252,7 +255,7 @@ def test_waiter_goes_first(tmp_path: Path, root: Directory) -> None:
 
 
 def test_stopped_taker_delays_others_once(tmp_path: Path, root: Directory) -> None:
-    """It has the byte of those that take the lock, and not the lock."""
+    """It has the byte of processes that take the lock, and not the lock."""
     stopped = LockRecord(root, may_create=True)
     stopped.begin()
     held = StoreLock(root)
@@ -265,7 +268,8 @@ def test_stopped_taker_delays_others_once(tmp_path: Path, root: Directory) -> No
 def test_holder_is_described_though_the_last_one_is_dying(
     tmp_path: Path, root: Directory
 ) -> None:
-    """Its lock has fallen, and the byte that says that its record counts not yet."""
+    """The dying holder's lock is released, but the byte that marks its record as valid
+    is not yet."""
     dying = LockRecord(root, may_create=True)
     assert dying._set(lock_record._VALID)
     timer = threading.Timer(0.01, dying.close)
@@ -294,7 +298,7 @@ def test_nobody_waits_for_a_byte_that_cannot_be_locked(tmp_path: Path) -> None:
 def test_long_wait_is_told_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The warning has the holder, its start, and the length of the wait."""
+    """The warning contains the holder, its start, and the length of the wait."""
     with (
         holder(tmp_path) as process,
         caplog.at_level(logging.WARNING, logger="logstore"),
@@ -340,7 +344,7 @@ def test_child_of_a_fork_holds_no_record(tmp_path: Path, root: Directory) -> Non
 def test_child_of_a_fork_holds_no_lock_that_another_thread_was_taking(
     tmp_path: Path, root: Directory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The variables of that thread stay in the child, where it does not exist: the lock
+    """The variables of that thread stay in the child, but the thread does not: the lock
     falls when the parent is killed."""
     read, write = os.pipe()
     parent = os.fork()
@@ -379,7 +383,7 @@ def test_child_of_a_fork_holds_no_lock_that_another_thread_was_taking(
 def test_record_that_says_nothing_is_still_one(
     tmp_path: Path, root: Directory, content: bytes
 ) -> None:
-    """Its lock counts. What it says may be half written."""
+    """Its lock counts. Its content may be half written."""
     held = StoreLock(root)
     (tmp_path / ".logstore-lock").write_bytes(content)
     found = state_of(root).holder
@@ -392,7 +396,7 @@ def test_record_that_says_nothing_is_still_one(
 def test_record_that_cannot_be_written_is_done_without(
     tmp_path: Path, root: Directory, kind: str
 ) -> None:
-    """It excludes nobody."""
+    """It excludes no process."""
     place = tmp_path / ".logstore-lock"
     if kind == "directory":
         place.mkdir()

@@ -18,7 +18,7 @@ def refused(_: Callable[..., Any], __: tuple[Any, ...]) -> int:
 
 
 def lost(_: Callable[..., Any], __: tuple[Any, ...]) -> int:
-    """Stand for a thread that finds no memory for its first call."""
+    """Stand in for a thread that finds no memory for its first call."""
     return 1
 
 
@@ -26,14 +26,14 @@ def lost(_: Callable[..., Any], __: tuple[Any, ...]) -> int:
 def test_without_threads_the_caller_does_the_work(
     monkeypatch: pytest.MonkeyPatch, start: Callable[..., int]
 ) -> None:
-    """And it does not wait for the end of a thread that never began."""
+    """The caller does not wait for the end of a thread that never began."""
     monkeypatch.setattr(_thread, "start_new_thread", start)
     found = side_by_side(range(3), lambda number: number * 2, 2, poll_s=0.01)
     assert [one.result for one in found if one is not None] == [0, 2, 4]
 
 
 def test_threads_end_without_work_and_begin_again() -> None:
-    """Whoever keeps workers pays nothing while there is no work."""
+    """An owner of workers pays nothing while there is no work."""
     with Workers(2) as workers:
         for _ in range(2):
             task = workers.submit(threading.get_ident)

@@ -1,4 +1,4 @@
-"""Blocks of far segments: which are requested, by whom they are read, when they go."""
+"""Blocks of far segments: which are requested, which reads use them, when they go."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from support.interrupts import InterruptAtCall
 from support.levels import IS_ALL
 
 KB = 1 << 10
-# The least bytes of a request.
+# The smallest number of bytes of a request.
 BLOCK = 64 * KB
 WAIT_S = 60.0
 
@@ -39,7 +39,7 @@ _BYTES = bytes(range(251))
 
 
 class FarSegment:
-    """A segment, as its place sees it."""
+    """A segment as its place sees it."""
 
     def __init__(self, log: Log, number: int, size: int) -> None:
         self.base_offset = number
@@ -49,7 +49,7 @@ class FarSegment:
         self.version = 0
 
     def bytes_below(self, stop: int) -> int:
-        """An offset is a segment."""
+        """Each segment has one offset."""
         return self.size if stop > self.base_offset else 0
 
 
@@ -118,7 +118,7 @@ def make(tmp_path: Path) -> Iterator[Callable[..., Log]]:
 
 
 def test_lookup_requests_one_block(make: Callable[..., Log]) -> None:
-    """It is no use to read ahead of it."""
+    """Reading ahead of a lookup is of no use."""
     log = make(10 * BLOCK)
     assert log.get(0, 3 * BLOCK, 16 * KB) == 16 * KB
     assert log.get(0, 3 * BLOCK + 20 * KB, 16 * KB) == 16 * KB
@@ -126,7 +126,7 @@ def test_lookup_requests_one_block(make: Callable[..., Log]) -> None:
 
 
 def test_reads_in_a_row_double_the_blocks_ahead(make: Callable[..., Log]) -> None:
-    """1, 2, 4, 8; then one for each that is read."""
+    """The blocks ahead are 1, 2, 4, 8; then one for each block that is read."""
     log = make(30 * BLOCK)
     ahead = []
     for number in range(6):
@@ -137,7 +137,7 @@ def test_reads_in_a_row_double_the_blocks_ahead(make: Callable[..., Log]) -> Non
 
 
 def test_blocks_ahead_go_on_in_the_next_segments(make: Callable[..., Log]) -> None:
-    """Small segments, too: each is a block."""
+    """Small segments continue, too: each is a block."""
     log = make(BLOCK, *[10 * KB] * 12)
     for number in range(5):
         log.get(number, 0, BLOCK)
@@ -147,7 +147,7 @@ def test_blocks_ahead_go_on_in_the_next_segments(make: Callable[..., Log]) -> No
 def test_nothing_is_requested_past_the_end_of_the_read(
     make: Callable[..., Log],
 ) -> None:
-    """Neither in the segment where it ends nor in those after it."""
+    """Neither in the segment of the end nor in the segments after it."""
     log = make(BLOCK, BLOCK, BLOCK, BLOCK)
     for number in range(2):
         log.get(number, 0, BLOCK, stop=2)
@@ -155,7 +155,7 @@ def test_nothing_is_requested_past_the_end_of_the_read(
 
 
 def test_local_segment_ends_the_reading_ahead(make: Callable[..., Log]) -> None:
-    """The system reads ahead in its file."""
+    """The system itself reads ahead in a local file."""
     log = make(BLOCK, BLOCK, BLOCK)
     log.segments[1].place = log.segments[1].file
     log.get(0, 0, BLOCK)
@@ -163,7 +163,8 @@ def test_local_segment_ends_the_reading_ahead(make: Callable[..., Log]) -> None:
 
 
 def test_read_of_many_blocks_requests_them_at_once(make: Callable[..., Log]) -> None:
-    """It requests as many as may run at once before it waits for the first."""
+    """The read makes as many requests as may run at once before it waits for the
+    first."""
     log = make(30 * BLOCK)
     gate = threading.Barrier(8)
 
@@ -179,7 +180,8 @@ def test_read_of_many_blocks_requests_them_at_once(make: Callable[..., Log]) -> 
 def test_failure_is_raised_by_the_read_that_needs_the_block(
     make: Callable[..., Log],
 ) -> None:
-    """The reads before it do not meet it; each read that needs it requests it again."""
+    """Earlier reads do not get the error; each read that needs the block requests it
+    again."""
     log = make(10 * BLOCK)
 
     def failing(segment: int, pos: int, size: int) -> int:
@@ -201,7 +203,7 @@ def test_failure_is_raised_by_the_read_that_needs_the_block(
 def test_failure_before_the_block_is_needed_is_not_raised(
     make: Callable[..., Log],
 ) -> None:
-    """It may be long ago: the read that needs the block requests it again."""
+    """The failure may be old: the read that needs the block requests it again."""
     log = make(10 * BLOCK)
     failures = [OSError(errno.EIO, "no answer")]
 
@@ -220,7 +222,7 @@ def test_failure_before_the_block_is_needed_is_not_raised(
 def test_short_answer_ends_the_read_and_is_requested_again(
     make: Callable[..., Log],
 ) -> None:
-    """It is treated like the end of a file."""
+    """A short answer counts as the end of a file."""
     log = make(4 * BLOCK)
     log.answer = lambda segment, pos, size: min(size, BLOCK + 100 - pos)
     assert log.get(0, 0, 3 * BLOCK) == BLOCK + 100
@@ -229,7 +231,7 @@ def test_short_answer_ends_the_read_and_is_requested_again(
 
 
 def test_changed_segment_is_requested_again(make: Callable[..., Log]) -> None:
-    """Its writer has cut it: what was requested before may be void."""
+    """Its writer has cut it: blocks requested before may be void."""
     log = make(4 * BLOCK)
     log.get(0, 0, 16 * KB)
     log.segments[0].version += 1
@@ -259,7 +261,7 @@ def test_two_readers_far_apart_have_streams_of_their_own(
 
 
 def test_blocks_have_a_bound(make: Callable[..., Log]) -> None:
-    """Many streams have fewer blocks each, and the ones used last keep theirs."""
+    """Many streams have fewer blocks, and the ones used last keep theirs."""
     log = make(*[40 * BLOCK] * 30)
     log.bytes_max = 64 * BLOCK
     for number in range(20):
@@ -272,7 +274,7 @@ def test_blocks_have_a_bound(make: Callable[..., Log]) -> None:
 
 
 def test_lookups_do_not_drop_the_blocks_of_a_reader(make: Callable[..., Log]) -> None:
-    """However many there are; and few of them keep their block."""
+    """Any number of lookups may come; a few of them keep their block."""
     log = make(100 * BLOCK, 100 * BLOCK)
     for number in range(100):
         log.get(0, number * BLOCK, BLOCK, stop=1)
@@ -284,7 +286,7 @@ def test_lookups_do_not_drop_the_blocks_of_a_reader(make: Callable[..., Log]) ->
 
 
 def test_lookups_in_sixteen_places_keep_their_blocks(make: Callable[..., Log]) -> None:
-    """The block of the one that was used least recently goes for the next."""
+    """The least recently used block makes room for the next."""
     far = 64 << 20
     log = make(*[far] * 17)
     for _ in range(3):
@@ -344,7 +346,7 @@ def test_failure_that_another_reader_raises_is_tried_again(
 
 
 def test_stream_without_a_reader_is_dropped(make: Callable[..., Log]) -> None:
-    """When there is another one."""
+    """Another stream drops it."""
     log = make(10 * BLOCK, 10 * BLOCK)
     log.get(0, 0, BLOCK)
     log._streams[0].used -= 100
@@ -353,7 +355,7 @@ def test_stream_without_a_reader_is_dropped(make: Callable[..., Log]) -> None:
 
 
 def test_threads_end_when_there_are_no_requests(make: Callable[..., Log]) -> None:
-    """And begin again."""
+    """They begin again with the next request."""
     log = make(10 * BLOCK)
     for pos in (0, 5 * BLOCK):
         log.get(0, pos, BLOCK)
@@ -363,7 +365,7 @@ def test_threads_end_when_there_are_no_requests(make: Callable[..., Log]) -> Non
 def test_reader_makes_the_request_if_no_thread_can_be_started(
     make: Callable[..., Log], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It needs the bytes."""
+    """The reader needs the bytes."""
 
     def refused(*_: object) -> int:
         raise RuntimeError("can't start new thread")
@@ -374,7 +376,7 @@ def test_reader_makes_the_request_if_no_thread_can_be_started(
 
 
 def test_closed_store_ends_the_wait_and_the_requests(make: Callable[..., Log]) -> None:
-    """A request may take for ever; those that have not begun are not made."""
+    """A request may take for ever; requests that have not begun are not made."""
     log = make(20 * BLOCK)
     log.in_flight = 2
     log._begin()
@@ -420,14 +422,14 @@ def test_closed_place_drops_its_blocks_and_begins_again(
 
 
 def test_index_is_a_request_like_others(make: Callable[..., Log]) -> None:
-    """Its failure is raised by the reader."""
+    """The reader raises its failure."""
     log = make(BLOCK)
     with pytest.raises(OSError, match="index"):
         log.index_bytes(log.segments[0], ".index")
 
 
 def test_read_can_be_interrupted_at_any_call(tmp_path: Path) -> None:
-    """The reads after it get their bytes, and nothing that is held is not counted."""
+    """Later reads get their bytes, and released memory is no longer counted."""
     for call in range(1, 1 << 20, 1 if IS_ALL else 7):
         log = Log(tmp_path, *[3 * BLOCK] * 4)
         interrupt = InterruptAtCall(call)
@@ -446,7 +448,8 @@ def test_read_can_be_interrupted_at_any_call(tmp_path: Path) -> None:
 
 
 def test_child_of_a_fork_requests_its_own_blocks(make: Callable[..., Log]) -> None:
-    """The threads of its parent do not exist there, and their requests never end."""
+    """The threads of its parent do not exist in the child, and their requests never
+    end."""
     log = make(20 * BLOCK)
     gate = threading.Event()
     parent = os.getpid()

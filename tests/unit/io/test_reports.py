@@ -1,4 +1,5 @@
-"""The one instance of inotify of a process, and those that wait for its reports."""
+"""The one instance of inotify of a process, and the threads that wait for its
+reports."""
 
 from __future__ import annotations
 
@@ -54,7 +55,7 @@ def shared(monkeypatch: pytest.MonkeyPatch) -> Reports:
 
 
 class Waiter(threading.Thread):
-    """A thread that notes what it is woken for."""
+    """A thread that notes the reports that wake it."""
 
     def __init__(self, root: Directory, *names: str) -> None:
         super().__init__(daemon=True)
@@ -99,7 +100,7 @@ def touch(root: Directory, *path: str) -> None:
 
 
 def test_all_that_wait_share_one_instance(root: Directory, shared: Reports) -> None:
-    """However many there are; their watches end with them."""
+    """Any number of waiters share it; their watches end with them."""
     before, watched = instances(), watches()
     many = [Wakeups(root.files, [root.child("a"), root]) for _ in range(300)]
     assert instances() == before
@@ -111,7 +112,7 @@ def test_all_that_wait_share_one_instance(root: Directory, shared: Reports) -> N
 
 
 def test_each_has_the_reports_of_its_own_watches(root: Directory) -> None:
-    """Whoever reads them."""
+    """Any of them may read them."""
     a, b = Wakeups(root.files, [root.child("a")]), Wakeups(root.files)
     number = b.add(Watch(root.child("b")))
     touch(root, "b", "x")
@@ -127,7 +128,7 @@ def test_each_has_the_reports_of_its_own_watches(root: Directory) -> None:
 def test_two_watches_of_one_directory_report_to_each_what_it_has_asked_for(
     root: Directory,
 ) -> None:
-    """The system has one watch for both, with the changes of both."""
+    """The system has one watch for both, with the changes that either of them needs."""
     renames = Wakeups(root.files, watches=[Watch(root, native.WATCH_RENAMES)])
     entries, again = Wakeups(root.files, [root]), Wakeups(root.files, [root])
     touch(root, "x")
@@ -146,7 +147,7 @@ def test_two_watches_of_one_directory_report_to_each_what_it_has_asked_for(
 
 
 def test_end_of_a_watched_file_is_reported_once_to_each(root: Directory) -> None:
-    """Its number is forgotten, and another file has another one."""
+    """Its number is forgotten, and another file gets another one."""
     path = Path(root.path, "file")
     path.touch()
     with path.open() as file:
@@ -169,7 +170,7 @@ def test_end_of_a_watched_file_is_reported_once_to_each(root: Directory) -> None
 def test_inbox_that_is_not_emptied_holds_no_more_than_a_number(
     root: Directory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Then anything may have changed."""
+    """A full inbox means that anything may have changed."""
     monkeypatch.setattr(module, "_CHANGES_MAX", 10)
     idle, other = Wakeups(root.files, [root]), Wakeups(root.files, [root])
     for number in range(12):
@@ -182,7 +183,7 @@ def test_inbox_that_is_not_emptied_holds_no_more_than_a_number(
 
 
 def test_limit_of_instances_lets_who_waits_look_by_time(root: Directory) -> None:
-    """Until there is one."""
+    """Waiters look by time until an instance is free."""
     code = """if True:
         import errno, os, sys
         from logstore.io.files import Files
@@ -206,13 +207,13 @@ def test_limit_of_instances_lets_who_waits_look_by_time(root: Directory) -> None
     subprocess.run([sys.executable, "-c", code, root.path], check=True)
 
 
-# ------------------------------------------------------------------ who reads
+# ------------------------------------------------------------------ --- reading
 
 
 def test_thread_that_sleeps_is_woken_by_the_one_that_reads(
     root: Directory, shared: Reports
 ) -> None:
-    """And reads when that one has ended its wait."""
+    """It reads when the reading thread has ended its wait."""
     one, two = Waiter(root, "a"), Waiter(root, "b")
     one.start()
     until(lambda: shared._turn)
@@ -233,7 +234,7 @@ def test_thread_that_sleeps_is_woken_by_the_one_that_reads(
 def test_reports_that_another_call_has_read_wake_the_reader(
     root: Directory, shared: Reports
 ) -> None:
-    """It waits for the descriptor, which is not readable any more."""
+    """The reader waits for the descriptor, which is not readable any more."""
     one, other = Waiter(root, "a"), Wakeups(root.files, [root])
     one.start()
     until(lambda: one.wakeups._inbox.end_read)
@@ -245,7 +246,7 @@ def test_reports_that_another_call_has_read_wake_the_reader(
 
 
 def test_wake_ends_the_wait_of_the_reader_and_of_others(root: Directory) -> None:
-    """This includes a wait that begins later."""
+    """A later wait ends, too."""
     for count in (1, 3):
         many = [Waiter(root, "a") for _ in range(count)]
         for one in many:
@@ -297,7 +298,7 @@ def test_no_wakeup_is_lost(root: Directory) -> None:
 
 
 class Lossy(Files):
-    """Reports are lost, or their reading fails or is interrupted, once."""
+    """Reports that are lost, or whose read fails or is interrupted, once."""
 
     failure: BaseException | None = None
     is_lost = False
@@ -326,7 +327,7 @@ def lossy(monkeypatch: pytest.MonkeyPatch) -> Lossy:
 def test_interrupt_after_a_read_lets_everyone_look(
     root: Directory, monkeypatch: pytest.MonkeyPatch, kind: Any, seconds: float
 ) -> None:
-    """The reports are gone from the system, and in no inbox."""
+    """The reports are gone from the system, and are in no inbox."""
     one, two = (Wakeups(root.files, [root.child(name)]) for name in "ab")
     plan = lossy(monkeypatch)
     touch(root, "a", "x")
@@ -347,7 +348,7 @@ def test_interrupt_after_a_read_lets_everyone_look(
 def test_read_that_was_interrupted_twice_lets_everyone_look(
     root: Directory, shared: Reports, seconds: float
 ) -> None:
-    """The second one came before all were told: the next one who reads tells them."""
+    """The second one came before all were informed: the next reader informs them."""
     one, two = (Wakeups(root.files, [root.child(name)]) for name in "ab")
     shared._unfinished |= {module._TURN: 0.0, object(): 0.0}
     assert one.wait(seconds)
@@ -359,7 +360,7 @@ def test_read_that_was_interrupted_twice_lets_everyone_look(
 def test_queue_of_the_system_that_runs_over_lets_everyone_look(
     root: Directory,
 ) -> None:
-    """No more than a number of reports are kept while nobody reads."""
+    """No more than a number of reports are kept without a reader."""
     limit = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
     one, two = (Wakeups(root.files, [root.child(name)]) for name in "ab")
     files = [os.open(Path(root.path, "a", n), os.O_CREAT | os.O_RDWR) for n in "ab"]
@@ -378,8 +379,8 @@ def test_queue_of_the_system_that_runs_over_lets_everyone_look(
 def test_wait_that_is_interrupted_at_any_instruction_keeps_nobody_from_reading(
     root: Directory, shared: Reports, monkeypatch: pytest.MonkeyPatch, is_asleep: bool
 ) -> None:
-    """Whether it reads or sleeps while another one does; also if the one that was
-    interrupted lives on, and does not wait again."""
+    """The interrupt comes while it reads, or sleeps while another one reads; the
+    interrupted waiter may live on, and not wait again."""
     monkeypatch.setattr(module, "_SLEEP_S_MAX", LONG_S)
     seen = at = interrupted = 0
 
@@ -426,7 +427,8 @@ def test_wait_that_is_interrupted_at_any_instruction_keeps_nobody_from_reading(
 
 
 def has_report(wakeups: Wakeups, root: Directory, name: str) -> bool:
-    """Whether a wait in this thread ends with a report of what is made now."""
+    """Whether a wait in this thread ends with a report of the file that it makes
+    now."""
     wakeups.take()
     touch(root, "b", name)
     wakeups.wait(LONG_S / 2)
@@ -437,7 +439,7 @@ def has_report(wakeups: Wakeups, root: Directory, name: str) -> bool:
 def test_reader_that_puts_nothing_into_inboxes_delays_others_for_a_second(
     root: Directory, shared: Reports, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They look by themselves."""
+    """The others look by themselves."""
     monkeypatch.setattr(module, "_SLEEP_S_MAX", 0.01)
     stuck = module._Wait(Inbox())
     stuck.thread = -1
@@ -446,7 +448,7 @@ def test_reader_that_puts_nothing_into_inboxes_delays_others_for_a_second(
 
 
 def test_signal_handler_may_wait_inside_a_wait(root: Directory) -> None:
-    """It reads, too, and its thread's other wait ends."""
+    """The handler reads, too, and the other wait of its thread ends."""
     outer, inner = (Wakeups(root.files, [root.child(name)]) for name in "ab")
     within, calls = Files.reports_within, []
 
@@ -471,7 +473,7 @@ def test_signal_handler_may_wait_inside_a_wait(root: Directory) -> None:
 def test_report_that_comes_before_its_watch_is_noted_is_not_missed(
     root: Directory, shared: Reports, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another thread reads just then."""
+    """Another thread reads at that moment."""
     watch = Files.watch
 
     def reported(self: Files, *more: Any) -> int:
@@ -488,7 +490,7 @@ def test_report_that_comes_before_its_watch_is_noted_is_not_missed(
 def test_watch_whose_addition_was_interrupted_ends_with_its_first_report(
     root: Directory, shared: Reports, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody is to have it."""
+    """No user will have it."""
     watch, before = Files.watch, watches()
 
     def interrupted(self: Files, *more: Any) -> int:
@@ -509,7 +511,8 @@ def test_watch_whose_addition_was_interrupted_ends_with_its_first_report(
 def test_watch_is_not_added_while_one_is_removed(
     root: Directory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The system would give the new one the number of the old, which then ends."""
+    """The system would give the new watch the number of the old one, which then
+    ends."""
     old = Wakeups(root.files, [root.child("a")])
     unwatch, found = Files.unwatch, []
 
@@ -533,7 +536,7 @@ def test_watch_is_not_added_while_one_is_removed(
 def test_watch_is_refused_inside_the_addition_of_another(
     root: Directory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A finalizer or a signal handler must not wait for what its thread is at."""
+    """A finalizer or a signal handler must not wait for a call of its thread."""
     watch, found = Files.watch, list[Wakeups]()
 
     def nested(self: Files, *more: Any) -> int:
@@ -584,7 +587,7 @@ def test_child_of_a_fork_takes_no_reports_of_its_parent(root: Directory) -> None
 
 
 def test_reports_of_replaced_calls_are_their_own(root: Directory) -> None:
-    """So tests see each call of what they open, and no other."""
+    """So tests see each call of the stores that they open, and no other."""
 
     class Replaced(Files):
         def reports(self, fd: int) -> list[Report]:

@@ -1,4 +1,4 @@
-"""The background thread of a store: it runs its tasks whatever becomes of one."""
+"""The background thread of a store: it runs its tasks even if one fails."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from logstore.io.scheduler import Scheduler
 
 @pytest.fixture
 def scheduler() -> Iterator[Scheduler]:
-    """One that is stopped in the end."""
+    """A scheduler that is stopped in the end."""
     found = Scheduler(Files(), "a test")
     yield found
     found.stop()
@@ -26,7 +26,7 @@ def scheduler() -> Iterator[Scheduler]:
 def test_background_task_that_finds_no_memory_is_run_again(
     scheduler: Scheduler,
 ) -> None:
-    """The sync of what was appended, for example: nobody else makes it."""
+    """The sync of appended records, for example: no other task makes it."""
     done = threading.Event()
     tries = []
 
@@ -45,8 +45,8 @@ def test_background_task_that_finds_no_memory_is_run_again(
 def test_background_thread_that_has_not_run_yet_is_enough(
     scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Work planned before it runs needs no second thread: an error about that one would
-    reach an append whose records are written."""
+    """Work planned before it runs needs no second thread: an error about a second one
+    would reach an append whose records are written."""
     begun: list[Callable[[], None]] = []
 
     def begin(work: Callable[[], None], arguments: tuple[object, ...]) -> int:
@@ -68,7 +68,7 @@ def test_background_thread_that_has_not_run_yet_is_enough(
 def test_background_thread_without_memory_to_report_that_goes_on(
     scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No other one is begun in its place: nothing would be synced by time."""
+    """No other thread is begun in its place: nothing would be synced by time."""
     done = threading.Event()
     tries = []
 
@@ -95,7 +95,7 @@ def test_background_task_that_stops_all_ends_the_thread(
     error: type[Exception] | None,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Whatever becomes of it then, nothing is said of the tasks that are not there."""
+    """Whatever happens to it then, no error mentions the tasks that are gone."""
     stopped = threading.Event()
 
     def task() -> None:
@@ -135,7 +135,7 @@ def test_task_without_users_whose_store_is_closed_meanwhile_is_silent(
 
 
 def test_task_waits_for_each_user_of_its_files(scheduler: Scheduler) -> None:
-    """In whatever order they end."""
+    """The users end in any order."""
 
     class User:
         pass

@@ -48,14 +48,14 @@ def segment(tmp_path: Path) -> Iterator[Segment]:
 def test_place_without_the_log_is_told_from_a_failure(
     segment: Segment, number: int, kind: type[Exception]
 ) -> None:
-    """The log may have been deleted, or replaced, rightly: the view decides."""
+    """The log may have been deleted or replaced correctly: the view decides."""
     segment.place = BrokenPlace(OSError(number, os.strerror(number)))
     with pytest.raises(kind):
         segment.read(memoryview(bytearray(1)), 0)
 
 
 def test_failure_of_a_place_is_a_storage_error_of_the_path(segment: Segment) -> None:
-    """A place need not know how errors are told."""
+    """A place need not know how errors are reported."""
     segment.place = BrokenPlace(OSError(errno.EIO, os.strerror(errno.EIO)))
     with pytest.raises(StorageError, match="read") as caught:
         segment.read(memoryview(bytearray(1)), 0)
@@ -63,7 +63,7 @@ def test_failure_of_a_place_is_a_storage_error_of_the_path(segment: Segment) -> 
 
 
 def test_storage_error_of_a_place_stays_as_it_is(segment: Segment) -> None:
-    """A place that tells more than its system's number."""
+    """A place whose error says more than its system's number."""
     error = StorageError("no answer", path="far", action="fetch")
     segment.place = BrokenPlace(error)
     with pytest.raises(StorageError, match="no answer") as caught:
@@ -86,7 +86,7 @@ def closed(segment: Segment) -> Segment:
 
 def test_file_in_the_place_of_another_one_is_not_read(closed: Segment) -> None:
     """This holds even if it has the same name and the same bytes: another process has
-    put it there. The place of the segment's own file is found by its inode number."""
+    put it there. The inode number identifies the segment's own file."""
     path = Path(closed.path)
     closed.file.inode = path.stat().st_ino
     kept = path.with_suffix(".kept")
@@ -119,7 +119,7 @@ def test_file_that_does_not_exist_is_not_read(closed: Segment) -> None:
 def test_file_that_cannot_be_opened_is_not_taken_for_a_replaced_one(
     closed: Segment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The error says what failed."""
+    """The error names the failed call."""
 
     def refused(*_: object, **__: object) -> int:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))

@@ -1,4 +1,5 @@
-"""Whether the garbage collector can have missed what a thread of logstore's holds."""
+"""Whether the garbage collector can have missed objects that a thread of logstore
+holds."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from logstore.io.service_calls import begin_call, collect_garbage, end_call
 
 
 def collects() -> bool:
-    """Other tests' stores may be at work, for a moment."""
+    """Stores of other tests may be at work for a moment."""
     return any(collect_garbage() for _ in range(100))
 
 
@@ -32,7 +33,7 @@ def test_collection_may_miss_what_a_call_holds() -> None:
 def test_collection_may_miss_what_a_call_that_has_just_ended_held(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It began after the look at the calls."""
+    """The collection began after the look at the calls."""
 
     def collect() -> None:
         begin_call()

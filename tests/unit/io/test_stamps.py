@@ -1,4 +1,4 @@
-"""Looks at a directory and files: one call of the core, or the same call by call."""
+"""Looks at a directory and files: one call of the core, or separate calls."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def numbers(path: Path) -> tuple[int, int, int, int]:
 def test_look_has_the_stamps_of_a_directory_and_of_files_in_and_beside_it(
     root: Directory, tmp_path: Path
 ) -> None:
-    """It follows no link, and a missing file is no error."""
+    """A look follows no link, and a missing file is no error."""
     inside, before = tmp_path / "inside", Files().now_ms()
     look = root.child("inside").look(NAMES)
     place = inside.stat()
@@ -88,7 +88,7 @@ def test_look_is_the_one_before_unless_something_has_changed(
 
 
 def test_look_at_other_names_is_not_the_one_before(root: Directory) -> None:
-    """Not even if it has found the same."""
+    """The looks differ even if they have found the same."""
     directory = root.child("inside")
     first, copy = directory.look(FIRST), LookNames(*FIRST.names)
     assert directory.look(NAMES, first) is not first
@@ -111,7 +111,7 @@ def test_look_at_no_directory_is_an_error(root: Directory, tmp_path: Path) -> No
 
 def test_times_settle_when_a_later_change_must_alter_them() -> None:
     """A time from shortly before the files were examined up to the end of that is
-    recent; one of the future is taken as it is: the clock was set back."""
+    recent; one of the future is used unchanged: the clock was set back."""
     files: Any = type("Clock", (), {"now_ms": lambda self: 10_050})()
     for time_ms, is_settled in (
         (9_979, True), (9_981, False), (10_000, False), (10_050, False), (10_051, True),

@@ -27,7 +27,7 @@ LONG_S = 60.0
 
 
 class Counting(Files):
-    """Counts the watches; refuses calls, or is on another file system, if told so."""
+    """Counts the watches; refuses calls, or is on another file system, on request."""
 
     def __init__(self, refused: str = "", error: int = 0, number: int = 0) -> None:
         self.refused = refused
@@ -81,7 +81,7 @@ def root_in(path: Path, files: Files) -> Directory:
 
 @pytest.mark.parametrize("place", ["orders-0", "."])
 def test_each_change_of_an_entry_is_reported(root: Directory, place: str) -> None:
-    """In a directory and in the one above it; a read is none."""
+    """In a directory and in the one above it; a read is no change."""
     path = Path(root.path)
     wakeups = Wakeups(root.files, [root.child("orders-0"), root])
     file = path / place / "file"
@@ -104,7 +104,7 @@ def test_each_change_of_an_entry_is_reported(root: Directory, place: str) -> Non
 
 
 def test_many_reports_are_taken_at_once(root: Directory) -> None:
-    """More of them than a read takes."""
+    """There are more of them than one read takes."""
     wakeups = Wakeups(root.files, [root.child("orders-0")])
     names = [f"{number:0200}" for number in range(3000)]
     for name in names:
@@ -115,7 +115,7 @@ def test_many_reports_are_taken_at_once(root: Directory) -> None:
 
 
 class Apart(Files):
-    """Its waits are calls of their own."""
+    """Its waits are separate calls."""
 
     def wait_for_any(self, fds: Any, seconds: float | None) -> Any:
         return super().wait_for_any(fds, seconds)
@@ -125,7 +125,7 @@ class Apart(Files):
 def test_reports_are_waited_for_and_taken_in_one_call(
     tmp_path: Path, kind: type[Files]
 ) -> None:
-    """Many of them in several; none when the time is over."""
+    """Many reports take several calls; the result is empty when the time is over."""
     root = root_in(tmp_path, kind())
     wakeups = Wakeups(root.files, [root.child("orders-0")])
     for seconds in (0.01, 0, -1.0):
@@ -145,7 +145,7 @@ def test_reports_are_waited_for_and_taken_in_one_call(
 def test_reports_that_cannot_be_taken_may_be_of_anything(
     root: Directory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where nothing is reported, it pauses, and the user looks."""
+    """If nothing is reported, it pauses, and the user looks."""
 
     def read_reports(fd: int, seconds: float, event: int) -> bytes:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
@@ -159,7 +159,7 @@ def test_reports_that_cannot_be_taken_may_be_of_anything(
 
 
 def test_reports_tell_which_directory_has_changed(root: Directory) -> None:
-    """Until it is removed."""
+    """A directory is reported until it is removed."""
     for name in ("a", "b"):
         Path(root.path, name).mkdir()
     wakeups = Wakeups(root.files)
@@ -180,7 +180,7 @@ def test_reports_tell_which_directory_has_changed(root: Directory) -> None:
 
 
 def test_files_are_watched_for_what_is_asked(root: Directory) -> None:
-    """By name or by descriptor."""
+    """Files are given by name or by descriptor."""
     path = Path(root.path, "file")
     path.touch()
     wakeups = Wakeups(root.files, watches=[Watch(root, native.WATCH_CLOSES, "file")])
@@ -197,7 +197,7 @@ def test_files_are_watched_for_what_is_asked(root: Directory) -> None:
 def test_reports_for_which_there_was_no_room_may_be_of_anything(
     root: Directory,
 ) -> None:
-    """The system keeps no more than a number of them."""
+    """The system keeps only a limited number of them."""
     limit = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
     wakeups = Wakeups(root.files, [root])
     one, two = (os.open(Path(root.path, n), os.O_CREAT | os.O_RDWR) for n in "ab")
@@ -221,8 +221,8 @@ def test_reports_for_which_there_was_no_room_may_be_of_anything(
 def test_waiter_pauses_where_the_system_refuses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, error: int
 ) -> None:
-    """There are some 128 watches for a user; then a reader looks now and then: after
-    longer and longer pauses, and no descriptor is left open."""
+    """A user has some 128 watches; without one, a reader looks after longer and longer
+    pauses, and no descriptor is left open."""
     files = Counting(call, error)
     wakeups = Wakeups(files, [root_in(tmp_path, files)])
     assert not wakeups.is_reporting
@@ -251,7 +251,7 @@ def test_network_file_system_is_not_watched(tmp_path: Path) -> None:
 
 
 def test_directory_that_is_gone_is_not_watched(root: Directory) -> None:
-    """Its reader finds out when it looks."""
+    """Its reader notices it at its next look."""
     gone = root.child("gone")
     wakeups = Wakeups(root.files)
     assert wakeups.add(Watch(gone)) is None
@@ -312,7 +312,7 @@ def test_signal_since_the_last_wait_is_not_missed(root: Directory) -> None:
 def test_signal_ends_the_wait_of_another_thread(
     root: Directory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At once."""
+    """The wait ends at once."""
     monkeypatch.setattr(module, "_SIGNALLED_S_MAX", LONG_S)
     signal = Signal()
     wakeups = Wakeups(root.files, signals=[signal])
@@ -336,7 +336,7 @@ def test_waiter_for_signals_looks_now_and_then(
 
 
 def test_closed_wakeups_are_not_signalled(root: Directory) -> None:
-    """A writer must not keep what nobody waits for."""
+    """A writer must not keep a signal without a waiter."""
     signal = Signal()
     wakeups = Wakeups(root.files, signals=[signal])
     assert len(signal.waiters) == 1
@@ -376,7 +376,8 @@ def service(root: Directory) -> Iterator[Service]:
 
 
 def test_thread_serves_at_its_start_and_when_it_is_woken(service: Service) -> None:
-    """And not else; until it is stopped, which may be twice."""
+    """The method is called at no other time, until the thread is stopped, which may be
+    twice."""
     service.thread.start()
     assert service.is_called()
     assert not service.is_called(0.02)
@@ -413,7 +414,7 @@ def test_thread_wakes_by_what_it_watches(root: Directory) -> None:
 def test_thread_serves_by_time_where_nothing_is_reported(
     tmp_path: Path, files: Counting
 ) -> None:
-    """Every 50 ms."""
+    """The thread calls it every 50 ms."""
     root = root_in(tmp_path, files)
     service = Service(root)
     service.thread.start(Watch(root, native.WATCH_RENAMES))
@@ -423,7 +424,7 @@ def test_thread_serves_by_time_where_nothing_is_reported(
 
 
 def test_thread_goes_on_after_an_error(service: Service) -> None:
-    """Without being woken; it is logged."""
+    """The thread is not woken for that; the error is logged."""
     service.error = error = MemoryError()
     service.thread.start()
     assert service.is_called()
@@ -434,7 +435,8 @@ def test_thread_goes_on_after_an_error(service: Service) -> None:
 def test_thread_pauses_after_an_error_that_cannot_be_logged(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else it would take all of a processor for as long as the error lasts."""
+    """Without the pause it would use a whole processor for as long as the error
+    lasts."""
     pauses: list[float] = []
     monkeypatch.setattr(module, "time", SimpleNamespace(sleep=pauses.append))
 
@@ -450,7 +452,7 @@ def test_thread_pauses_after_an_error_that_cannot_be_logged(
 
 
 def test_thread_ends_with_the_object_that_it_serves(root: Directory) -> None:
-    """It keeps it not alive, and does not wait for a change to end."""
+    """The thread does not keep it alive, and does not wait for a change to end."""
     service = Service(root)
     service.thread.start()
     assert service.is_called()

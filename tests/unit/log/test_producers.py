@@ -49,7 +49,7 @@ class Log:
 
 
 def test_sequences_of_one_producer_as_kafka_takes_them() -> None:
-    """The calls and results of a broker, as they were recorded."""
+    """Recorded calls and results of a broker."""
     log = Log()
     log.append((0, 50, 2), producer=2)
     assert log.append((0, 0, 2)) == range(2, 4)
@@ -116,7 +116,7 @@ def test_unknown_producer_begins_anywhere_and_an_expired_one_is_unknown() -> Non
 
 
 def test_several_batches_at_once_follow_each_other() -> None:
-    """All are new, or all are there, in one piece."""
+    """The batches are all new, or all there already, consecutively."""
     log = Log()
     assert log.append((0, 0, 2), (0, 2, 3)) == range(5)
     assert log.append((0, 0, 2), (0, 2, 3)) == range(5)
@@ -133,7 +133,7 @@ def test_several_batches_at_once_follow_each_other() -> None:
 
 
 def test_duplicate_beside_a_batch_without_a_producer_is_refused() -> None:
-    """It would be dropped."""
+    """Such a batch would be dropped."""
     log = Log()
     log.append((0, 0, 2))
     known = SentBatch(1, 0, 0, 2, NOW)
@@ -164,7 +164,7 @@ def test_batch_outside_of_a_transaction_of_the_same_call_is_refused() -> None:
 
 
 def test_transaction_begins_where_the_longer_state_has_its_first_batch() -> None:
-    """A state that was read from a later place takes it from one that has all."""
+    """A state that was read from a later place gets it from one that has all."""
     later, whole = Producers(5), Producers(0)
     for producers, first in ((whole, 0), (later, 5)):
         for offset in range(first, 8):
@@ -210,7 +210,7 @@ def test_snapshot_gives_the_last_batch_of_each_producer() -> None:
 
 
 def test_producer_that_begins_again_has_no_batches_of_before() -> None:
-    """After it has expired: its sequences are used a second time."""
+    """The producer has expired: its sequences are used a second time."""
     log = Log()
     log.append((0, 0, 2))
     log.append((0, 2, 2))
@@ -225,7 +225,8 @@ def test_producer_that_begins_again_has_no_batches_of_before() -> None:
 
 
 def test_sequences_of_a_named_producer_go_on_over_its_epochs() -> None:
-    """Where those of another one begin at 0 again. It never expires."""
+    """Sequences of another producer begin at 0 again there. A named producer never
+    expires."""
     log, named = Log(), NAMED_ID_MIN
     log.append((0, 40, 2), producer=named)
     assert log.append((1, 42, 1), producer=named) == range(2, 3)
@@ -266,8 +267,8 @@ def test_earlier_ids_of_a_named_producer_count_until_the_new_one_appends() -> No
 def test_named_producers_before_a_cut_know_what_is_left_of_them(
     offset: int, known: list[int]
 ) -> None:
-    """A batch that ends at the cut is not: its last record is cut off. `known`: behind
-    which offsets a batch ends that is known."""
+    """A batch with its last record at the cut is unknown, since that record is cut off.
+    `known`: end offsets of the known batches."""
     log = Log()
     log.append((0, 0, 4), producer=NAMED_ID_MIN)
     log.append((0, 4, 4), producer=NAMED_ID_MIN)

@@ -1,5 +1,5 @@
-"""Damage, and reading after it: what an error says, and what the index has to do with
-it (nothing)."""
+"""Damage, and reading after it: the content of an error, and the influence of the index
+(none)."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def damage(path: Path, batch: Any, how: str, index: str, rng: random.Random) -> 
     elif how == "zeros":
         data[pos : pos + size] = bytes(size)
     else:
-        # Not the magic: what is merely not understood is no damage.
+        # Not the magic: an unknown format is no damage.
         at = rng.choice([n for n in range(size) if n != 16])
         data[pos + at] ^= 1 << rng.randrange(8)
     log.write_bytes(data)
@@ -97,7 +97,7 @@ def damage(path: Path, batch: Any, how: str, index: str, rng: random.Random) -> 
 def until_damage(
     found: Iterator[int], start: int
 ) -> tuple[int, logstore.CorruptRecordError | None]:
-    """(one past the last that was delivered, the error after it)."""
+    """Return (one past the last delivered offset, the error after it)."""
     offset = start
     try:
         for got in found:
@@ -114,7 +114,8 @@ def until_damage(
 def test_error_says_where_reading_goes_on_and_it_does(
     tmp_path: Path, whole: tuple[Path, list[Any]], way: str, index: str
 ) -> None:
-    """After every record before the damage; whatever the index holds."""
+    """The error comes after every record before the damage, whatever the index
+    holds."""
     path, batches = whole
     rng = random.Random(f"{way} {index}")
     for how in ("flip", "flip", "flip", "zeros", "cut"):
@@ -167,7 +168,7 @@ def test_skipping_goes_on_from_any_start(
 def test_time_is_looked_up_behind_damage(
     tmp_path: Path, whole: tuple[Path, list[Any]]
 ) -> None:
-    """This needs "skip"; else a record in the damage might be the first."""
+    """The lookup needs "skip"; otherwise a record in the damage might be the first."""
     path, batches = whole
     with logstore.open(path, read_only=True) as store:
         if store["orders"][0].get(0).timestamp is None:

@@ -1,4 +1,5 @@
-"""Which of two batches has the wrong offset, and where reading continues after them."""
+"""The decision which of two batches has the wrong offset, and where reading
+continues."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from support.damage import logs_in, move_batches
         (9, (11, 11), (10, 10), 12, True),
         (9, (11, 11), (10, 10), 11, True),  # nothing is missing before the second
         (9, (20, 20), (12, 12), 30, True),
-        (9, (20, 20), (12, 12), 13, False),  # what follows lies below the first
+        (9, (20, 20), (12, 12), 13, False),  # the next one is below the first
         (9, (20, 20), (12, 12), 20, False),
         (9, (20, 20), (12, 12), None, False),
         (9, (11, 11), (11, 11), 12, False),  # the same batch twice
@@ -32,13 +33,14 @@ from support.damage import logs_in, move_batches
 def test_batches_have_changed_places_if_either_may_be_the_wrong_one(
     before: int, ahead: Any, behind: Any, beyond: int | None, have: bool
 ) -> None:
-    """The one with higher offsets is first, and what follows does not contradict it."""
+    """The one with higher offsets is first, and the next batch does not contradict
+    it."""
     assert have_changed_places(before, ahead, behind, beyond) == have
 
 
 @pytest.fixture
 def stores() -> Iterator[contextlib.ExitStack]:
-    """Stores that stay open during a test: one that is forgotten is closed."""
+    """Stores that stay open during a test: an unreferenced store is closed."""
     with contextlib.ExitStack() as stack:
         yield stack
 
@@ -75,7 +77,7 @@ def test_reading_continues_at_the_first_batch_that_is_not_contradicted(
     offset: int,
     next_offset: int | None,
 ) -> None:
-    """After damage in the second batch."""
+    """The damage is in the second batch."""
     segment, places = segment_of(stores, tmp_path, *offsets)
     batch = next_in_order(segment, places[1], offset)
     assert (batch and batch.header.base_offset) == next_offset
@@ -84,7 +86,7 @@ def test_reading_continues_at_the_first_batch_that_is_not_contradicted(
 def test_batch_that_is_contradicted_is_not_the_next_one(
     stores: contextlib.ExitStack, tmp_path: Path
 ) -> None:
-    """After a damaged one."""
+    """It comes after a damaged batch."""
     segment, places = segment_of(stores, tmp_path, 0, 1, 9, 3, 4)
     data = bytearray(Path(segment.path).read_bytes())
     data[places[2] - 1] ^= 1

@@ -37,7 +37,8 @@ VALUE = bytes(100 - 34)  # a message of 100 bytes in magic 1
 def segmented(
     store: logstore.Store, stamps: Sequence[int], **settings: int
 ) -> logstore.Partition:
-    """A partition with one segment of 100 bytes for each timestamp, the last active."""
+    """A partition with one segment of 100 bytes for each timestamp; the last is
+    active."""
     settings.setdefault("retention_ms", -1)
     settings.setdefault("file_delete_delay_ms", 0)
     partition = new_partition(store, segment_bytes=100, **settings)
@@ -55,7 +56,7 @@ def segmented(
 def test_retention_by_bytes_never_goes_below_the_limit(
     tmp_path: Path, retention_bytes: int, left: int
 ) -> None:
-    """The oldest segment goes while the rest has at least so many bytes."""
+    """The oldest segment goes while the rest has at least `retention_bytes`."""
     with logstore.open(tmp_path) as store:
         partition = segmented(store, [1] * 5, retention_bytes=retention_bytes)
         deletions = store.topic("orders").apply_retention()
@@ -86,7 +87,7 @@ def test_retention_by_age_stops_at_the_first_young_segment(tmp_path: Path) -> No
 
 
 def test_retention_of_everything_leaves_an_empty_active_segment(tmp_path: Path) -> None:
-    """When all are too old a new one is begun; the end does not move, and an empty
+    """If all are too old a new one is begun; the end does not move, and an empty
     segment is never deleted."""
     with logstore.open(tmp_path) as store:
         partition = segmented(store, [100, 200], retention_ms=1000)
@@ -120,7 +121,7 @@ def test_retention_by_age_without_timestamps_goes_by_the_files_time(
 def test_timestamp_in_the_future_does_not_keep_a_segment_for_ever(
     tmp_path: Path,
 ) -> None:
-    """A wrong clock must not block deletion: such a segment ages by its file."""
+    """A wrong clock must not block deletion: such a segment ages by its file time."""
     with logstore.open(tmp_path) as store:
         segmented(store, [1 << 60, 100, 200], retention_ms=1000)
         for log in logs_in(tmp_path / "orders-0"):
@@ -131,7 +132,7 @@ def test_timestamp_in_the_future_does_not_keep_a_segment_for_ever(
 
 
 def test_retention_minus_one_keeps_everything(tmp_path: Path) -> None:
-    """-1 is for ever and any size."""
+    """The value -1 means for ever and any size."""
     with logstore.open(tmp_path) as store:
         segmented(store, [1] * 5, retention_ms=-1, retention_bytes=-1)
         assert store.topic("orders").apply_retention(now_ms=1 << 60) == []
@@ -154,7 +155,7 @@ def test_dry_run_tells_and_deletes_nothing(tmp_path: Path) -> None:
 
 
 def test_retention_covers_all_partitions(tmp_path: Path) -> None:
-    """One call for a topic, each partition for itself."""
+    """One call covers a topic, each partition separately."""
     with logstore.open(tmp_path) as store:
         config = logstore.TopicConfig(
             segment_bytes=100, retention_bytes=200, file_delete_delay_ms=0
@@ -189,7 +190,7 @@ class Every(logstore.RetentionPolicy):
 def test_custom_policy_deletes_the_leading_run_of_what_it_selects(
     tmp_path: Path, bases: tuple[int, ...], gone: int
 ) -> None:
-    """A policy is any subclass; never is a segment deleted behind one that stays."""
+    """A policy is any subclass; a segment after one that stays is never deleted."""
     policy = Every(*bases)
     with logstore.open(tmp_path) as store:
         partition = segmented(store, [1, 2, 3, 4])
@@ -207,7 +208,7 @@ def test_policy_that_does_not_select_says_so() -> None:
 
 
 def test_policies_are_shipped_for_age_and_bytes(tmp_path: Path) -> None:
-    """They work when given by hand, too."""
+    """The policies also work as explicit arguments."""
     for policy in (RetainAge(1000), RetainBytes(300)):
         with logstore.open(tmp_path / type(policy).__name__) as store:
             partition = segmented(store, [1, 2, 3000, 3000, 3000])
@@ -216,7 +217,7 @@ def test_policies_are_shipped_for_age_and_bytes(tmp_path: Path) -> None:
 
 
 class SmallDisk(FaultyFiles):
-    """A disk that has 1000 bytes left, whatever goes."""
+    """A disk that has 1000 bytes left, whatever is deleted."""
 
     def free_bytes(self, fd: int) -> int:
         return 1000
@@ -229,7 +230,7 @@ class SmallDisk(FaultyFiles):
 def test_retention_by_free_space_deletes_what_is_missing(
     tmp_path: Path, wanted: int, gone: int
 ) -> None:
-    """Sealed segments go until so many bytes are free; the active one never."""
+    """Sealed segments go until `wanted` bytes are free; the active one never."""
     with open_store(tmp_path, _files=SmallDisk()) as store:
         partition = segmented(store, [1] * 5)
         store.topic("orders").apply_retention(policies=[RetainFreeSpace(wanted)])
@@ -237,7 +238,7 @@ def test_retention_by_free_space_deletes_what_is_missing(
 
 
 def test_retention_by_free_space_counts_what_waits_for_deletion(tmp_path: Path) -> None:
-    """Files that are still there for readers are not asked for a second time."""
+    """Files that still exist for readers are not counted a second time."""
     with open_store(tmp_path, _files=SmallDisk()) as store:
         partition = segmented(store, [1] * 5, file_delete_delay_ms=60_000)
         for _ in range(3):
@@ -252,8 +253,8 @@ def test_retention_by_free_space_counts_what_waits_for_deletion(tmp_path: Path) 
 def test_delete_before_is_exact_at_every_offset(
     tmp_path: Path, magic: int, codec: str
 ) -> None:
-    """The start is the very offset asked for, inside batches, too; files go when all
-    their records are below; it stays so after a reopening."""
+    """The start is exactly the requested offset, even inside batches; files are removed
+    when all their records are below; a reopened store keeps it."""
     store = open_store(tmp_path, _files=Unsynced())
     partition = new_partition(
         store, magic, codec, segment_bytes=600, file_delete_delay_ms=0
@@ -356,8 +357,8 @@ def test_files_that_wait_for_deletion_go_at_a_later_opening(tmp_path: Path) -> N
 def test_truncate_to_any_offset(
     tmp_path: Path, magic: int, codec: str, call: int
 ) -> None:
-    """At the begin of a batch everything from there goes; inside one it is refused
-    with the two nearest, and nothing changes."""
+    """At the begin of a batch everything from there is removed; inside a batch the call
+    is refused with the two nearest offsets, and nothing changes."""
     for target in (0, 1, 5, 14, 15, 29, 30):
         path = tmp_path / str(target)
         with open_store(path, _files=Unsynced()) as store:
@@ -390,8 +391,8 @@ def test_truncate_to_any_offset(
 
 
 def compacted(path: Path, magic: int, codec: str, layout: str) -> list[int]:
-    """A broker's log, a batch for each record, with a gap at 3 to 6: in a segment, in
-    front of one, within its offsets, or with nothing before it. Returns its offsets."""
+    """A broker's log, a batch for each record, with a gap at 3 to 6: in a segment,
+    before one, within its offsets, or with nothing before it. Returns its offsets."""
     write_store(path, 9, magic, codec, call=1)
     directory = foreign(path)
     (log,) = logs_in(directory)
@@ -408,7 +409,7 @@ def compacted(path: Path, magic: int, codec: str, layout: str) -> list[int]:
 
 
 def in_all_ways(partition: logstore.Partition) -> list[list[int]]:
-    """The offsets as each of six ways to read them gives them."""
+    """Return the offsets that each of six ways to read returns."""
     fetched, offset = [], partition.start_offset
     while chunk := [record.offset for record in partition.fetch(offset)]:
         fetched += chunk
@@ -430,9 +431,9 @@ def in_all_ways(partition: logstore.Partition) -> list[list[int]]:
 def test_log_that_was_cut_in_a_gap_goes_on_where_it_was_cut(
     tmp_path: Path, magic: int, codec: str, layout: str, appends: bool
 ) -> None:
-    """The next offset is the one that was cut to, not the one after the last record
-    that is there: all ways to append agree on that, and so does the next opening. What
-    is missing between the two is no damage, before the next append either."""
+    """The next offset is the offset of the cut, not the one after the last remaining
+    record: all ways to append agree on that, and so does the next opening. The missing
+    offsets between the two are no damage, even before the next append."""
     for target in (3, 4, 5, 6, 7, 8):
         path = tmp_path / str(target)
         offsets = compacted(path, magic, codec, layout)
@@ -469,8 +470,8 @@ def test_log_that_was_cut_in_a_gap_goes_on_where_it_was_cut(
 def test_cut_in_a_gap_that_is_cut_short_leaves_a_log_that_can_be_read(
     tmp_path: Path, layout: str
 ) -> None:
-    """Killed before any of its calls that change something: the old log, or what is
-    left of it, and none that ends in what looks like damage."""
+    """Killed before any of its calls that change something: the old log, or the rest of
+    it, and never one that ends in apparent damage."""
     path = tmp_path / "store"
     old = compacted(path, 1, "none", layout)
     new = [offset for offset in old if offset < 6]
@@ -504,8 +505,8 @@ def test_cut_in_a_gap_that_is_cut_short_leaves_a_log_that_can_be_read(
 def test_cut_in_a_gap_ends_before_it_where_no_segment_can_begin(
     tmp_path: Path, magic: int
 ) -> None:
-    """The disk has no room for the file: the log is cut all the same, and the call
-    tells where it ends."""
+    """The disk has no room for the file: the log is cut nevertheless, and the call
+    returns its end."""
     compacted(tmp_path, magic, "none", "one segment")
     files = FaultyFiles()
     with open_store(tmp_path, _files=files) as store:
@@ -519,7 +520,7 @@ def test_cut_in_a_gap_ends_before_it_where_no_segment_can_begin(
 
 
 def test_cut_in_a_gap_moves_no_start(tmp_path: Path) -> None:
-    """Where the log starts in the gap, it does so after the cut."""
+    """A log that starts in the gap still does so after the cut."""
     compacted(tmp_path, 1, "none", "one segment")
     with open_store(tmp_path, _files=Unsynced()) as store:
         partition = store.topic("orders")[0]
@@ -535,7 +536,7 @@ def test_cut_in_a_gap_moves_no_start(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("bad", [-1, 4, 31, 1 << 62])
 def test_truncate_out_of_range_raises(tmp_path: Path, bad: int) -> None:
-    """Only what can be read can be truncated to."""
+    """Only a readable offset can be truncated to."""
     with logstore.open(tmp_path) as store:
         partition = new_partition(store)
         fill(partition, 30)
@@ -573,7 +574,7 @@ def test_truncate_survives_a_crash(tmp_path: Path, magic: int) -> None:
 
 
 def test_truncate_corrects_time_lookups(tmp_path: Path) -> None:
-    """Neither the index nor the largest timestamp speak of what is gone."""
+    """Neither the index nor the largest timestamp covers removed records."""
     with logstore.open(tmp_path) as store:
         partition = new_partition(store, index_interval_bytes=0)
         for stamp in (100, 200, 900, 300):
@@ -589,7 +590,7 @@ def test_truncate_corrects_time_lookups(tmp_path: Path) -> None:
 
 
 def test_truncate_after_delete_before_keeps_the_start(tmp_path: Path) -> None:
-    """Down to the start, not below."""
+    """The log is truncated down to the start, not below."""
     with logstore.open(tmp_path) as store:
         partition = new_partition(store, segment_bytes=300)
         fill(partition, 30, call=1)
@@ -601,7 +602,7 @@ def test_truncate_after_delete_before_keeps_the_start(tmp_path: Path) -> None:
 
 
 def test_retention_uses_the_stores_clock(tmp_path: Path) -> None:
-    """Without now_ms the time is that of the store."""
+    """The default of now_ms is the time of the store."""
     clock = FixedClock(1000)
     with open_store(tmp_path, _files=clock) as store:
         segmented(store, [100, 200], retention_ms=1000)
@@ -613,7 +614,8 @@ def test_retention_uses_the_stores_clock(tmp_path: Path) -> None:
 def test_topic_that_is_deleted_while_its_retention_is_applied_is_not_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By a finalizer, say: the error names the topic, not a directory that is gone."""
+    """A finalizer may delete it: the error names the topic, not a directory that is
+    gone."""
     free_bytes = PartitionWriter.free_bytes
 
     def after_deletion(self: PartitionWriter) -> int:

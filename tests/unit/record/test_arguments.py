@@ -21,7 +21,7 @@ SECOND_MS = 1_769_860_800_000
 def test_time_between_two_milliseconds_is_the_later_one(
     microseconds: int, milliseconds: int
 ) -> None:
-    """A record of the earlier millisecond lies before that time."""
+    """A record of the earlier millisecond is older than that time."""
     when = SECOND + datetime.timedelta(microseconds=microseconds)
     assert as_time_ms("start", when) == SECOND_MS + milliseconds
 
@@ -35,7 +35,7 @@ def test_text_is_the_time_that_it_says(text: str) -> None:
 
 
 def test_parsed_text_has_a_zone_only_if_it_says_one() -> None:
-    """So that a caller can refuse a text without."""
+    """A caller can then refuse a text without a zone."""
     assert parse_time(" 2026-01-31T12:00:00z ") == SECOND
     assert parse_time("2026-01-31") == datetime.datetime(2026, 1, 31)
     for text in ("soon", "", "2026-02-30", "Z"):

@@ -98,8 +98,8 @@ def test_append_arrow_takes_every_binary_type(
 
 @pytest.mark.parametrize("kind", ["string_view", "binary_view", "string", "null"])
 def test_append_arrow_takes_a_dictionary_of_any_text(tmp_path: Path, kind: str) -> None:
-    """Such as a Categorical column of Polars, which has a dictionary of views: as keys,
-    values and names of headers, of a partition and of a topic."""
+    """A Categorical column of Polars, for example, has a dictionary of views: as keys,
+    values, header names, partition and topic."""
     texts = [None, None] if kind == "null" else ["a", "b"]
     column = pa.DictionaryArray.from_arrays(
         pa.array([0, 1, None, 0], pa.uint32()), pa.array(texts, getattr(pa, kind)())
@@ -118,7 +118,7 @@ def test_append_arrow_takes_a_dictionary_of_any_text(tmp_path: Path, kind: str) 
 
 
 def test_append_arrow_takes_a_null_column(tmp_path: Path) -> None:
-    """A column of nulls is a column of nulls."""
+    """A column of nulls gives null keys or values."""
     with logstore.open(tmp_path) as store:
         partition = new_partition(store)
         partition.append_arrow(pa.table({"value": pa.nulls(3), "key": pa.nulls(3)}))
@@ -129,7 +129,7 @@ def test_append_arrow_takes_a_null_column(tmp_path: Path) -> None:
 def test_append_arrow_of_slices_appends_what_they_show(
     tmp_path: Path, magic: int, codec: str
 ) -> None:
-    """Slices share buffers with what is not part of them."""
+    """Slices share buffers with rows outside of them."""
     want = expected(magic, 0, 60)
     table = arrow_of(want, magic == 2)
     with logstore.open(tmp_path) as store:
@@ -262,7 +262,7 @@ def test_append_arrow_of_a_null_header_name_is_refused(tmp_path: Path) -> None:
 
 
 def test_append_arrow_of_null_and_empty_headers_has_none(tmp_path: Path) -> None:
-    """A null list is no headers."""
+    """A null list means no headers."""
     lists = [None, [], [{"key": "a", "value": None}], None, [{"key": "", "value": b""}]]
     column = pa.array(lists, HEADERS)
     with logstore.open(tmp_path) as store:
@@ -292,7 +292,7 @@ def test_append_arrow_of_headers_in_old_magic_raises_unsupported(
 
 
 def test_append_arrow_whose_reader_raises_writes_nothing(tmp_path: Path) -> None:
-    """All or nothing: a source that fails half-way leaves the log as it was."""
+    """All or nothing: a source that fails half-way leaves the log unchanged."""
     schema = pa.schema([("value", pa.binary())])
 
     def batches() -> Any:

@@ -77,7 +77,7 @@ def test_read_arrow_schema_is_the_documented_one(tmp_path: Path) -> None:
 def test_read_arrow_bounds_are_those_of_read(
     tmp_path: Path, start: int, stop: int | None
 ) -> None:
-    """start inclusive, stop exclusive, inside batches, too."""
+    """start inclusive, stop exclusive, even inside batches."""
     write_store(tmp_path, 40, 2, "lz4", call=7)
     partition = logstore.open(tmp_path, read_only=True).topic("orders")[0]
     table = partition.read_arrow(start, stop, columns=["offset"]).read_all()
@@ -90,7 +90,7 @@ def test_read_arrow_bounds_are_those_of_read(
 def test_read_arrow_gives_the_columns_asked_for(
     tmp_path: Path, columns: list[str]
 ) -> None:
-    """Only those, in that order."""
+    """The result has only these columns, in that order."""
     write_store(tmp_path, 10, 2)
     partition = logstore.open(tmp_path, read_only=True).topic("orders")[0]
     table = partition.read_arrow(columns=columns).read_all()
@@ -157,8 +157,8 @@ def test_batches_end_before_a_column_is_full(
     magic: int,
     codec: str,
 ) -> None:
-    """A column has 32 bit positions: it is split before they end, wherever a batch of
-    the log begins; a record that is larger comes alone."""
+    """A column has 32 bit positions: it is split before they overflow, wherever a batch
+    of the log begins; a record that is larger is returned alone."""
     write_store(tmp_path, 60, magic, codec, call=9)
     partition = logstore.open(tmp_path, read_only=True).topic("orders")[0]
     wanted = [
@@ -179,8 +179,8 @@ def test_batches_end_before_a_column_is_full(
 def test_reader_that_failed_goes_on_failing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Earlier records are delivered whole; then each call raises the error: an end
-    would look as if nothing else were there."""
+    """Earlier records are delivered whole; then each call raises the error: an end of
+    the stream would look as if no more records existed."""
     write_store(tmp_path, 60, 2, call=5)
     partition = logstore.open(tmp_path, read_only=True).topic("orders")[0]
     wanted = [(r.key, r.value) for r in partition.read()]
@@ -209,7 +209,7 @@ def test_reader_that_failed_goes_on_failing(
 @pytest.mark.thorough
 @pytest.mark.slow
 def test_records_that_pass_2_gib_together_are_read(tmp_path: Path) -> None:
-    """Each in a separate batch."""
+    """Each record comes in a separate batch."""
     sizes = [900 << 20, 1300 << 20]
     with logstore.open(tmp_path) as store:
         partition = new_partition(store, 2, max_message_bytes=(1 << 31) - 1)

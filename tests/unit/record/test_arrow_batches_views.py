@@ -27,7 +27,7 @@ from support.values import (
 
 UTC = datetime.timezone.utc
 COLUMNS = ("offset", "timestamp", "key", "value", "timestampType", "headers")
-# Around what a view holds itself, 12 bytes, and no value at all.
+# Sizes around 12 bytes, which a view holds itself, and no value at all.
 SIZES = (0, 1, 3, 4, 5, 7, 8, 9, 11, 12, 13, 14, 100, 5000)
 VALUES = [None, *((bytes(range(1, 251)) * 20)[:n] for n in SIZES)]
 
@@ -67,7 +67,7 @@ def checked(source: Any, **options: Any) -> Any:
 def test_views_are_what_plain_columns_are(
     tmp_path: Path, magic: int, codec: str, size: int
 ) -> None:
-    """In all columns, over many reads and segments, compressed or not."""
+    """All columns agree, over many reads and segments, compressed or not."""
     write_store(tmp_path, 120, magic, codec, segment_bytes=1500)
     partition = open_orders(tmp_path)
     table = checked(partition, columns=COLUMNS, batch_records=size)
@@ -81,8 +81,8 @@ def test_views_are_what_plain_columns_are(
 def test_views_of_every_length_have_their_bytes(
     tmp_path: Path, magic: int, codec: str
 ) -> None:
-    """Null, empty, those that fit into a view (12 bytes) and those that do not (13),
-    and those that are larger than a read."""
+    """Null, empty, and lengths that fit into a view (12 bytes), that do not (13), and
+    that are larger than a read."""
     with logstore.open(tmp_path) as store:
         partition = new_partition(store, magic, codec)
         partition.append_many(VALUES, VALUES[::-1])
@@ -104,7 +104,7 @@ def test_views_of_nothing(tmp_path: Path) -> None:
 def test_views_have_the_bounds_of_plain_columns(
     tmp_path: Path, magic: int, limit: int | None
 ) -> None:
-    """By offset, by time, by number."""
+    """The bounds are offsets, times, and a number of records."""
     write_store(tmp_path, 60, magic, "none", call=7, segment_bytes=900)
     partition = open_orders(tmp_path)
     checked(partition, start=10, stop=50, limit=limit)
@@ -134,7 +134,8 @@ def test_views_of_a_topic(tmp_path: Path, threads: int) -> None:
 @few_formats
 @pytest.mark.usefixtures("small_reads")
 def test_views_before_and_after_damage(tmp_path: Path, magic: int, codec: str) -> None:
-    """Views read earlier stay right after the reads that search after the damage."""
+    """Views from earlier reads stay correct while later reads search after the
+    damage."""
     directory = write_store(tmp_path, 60, magic, codec, call=5)
     log = logs_in(directory)[0]
     bad = frames(log)[4]
@@ -159,8 +160,8 @@ def test_views_before_and_after_damage(tmp_path: Path, magic: int, codec: str) -
 def test_views_stay_right_when_all_else_is_gone(
     tmp_path: Path, magic: int, codec: str, threads: int
 ) -> None:
-    """The reader, the partition and the store; and while more of the log is read, into
-    memory that other batches have left."""
+    """Views stay correct after the reader, the partition and the store are gone, and
+    while more of the log is read into memory that other batches have released."""
     write_store(tmp_path, 300, magic, codec, segment_bytes=3000)
     store = logstore.open(tmp_path, read_only=True)
     partition = store.topic("orders")[0]
@@ -209,7 +210,7 @@ def test_views_can_be_appended(tmp_path: Path) -> None:
 
 
 def test_short_values_keep_no_read_alive(tmp_path: Path) -> None:
-    """Up to 12 bytes they are in the views: no other buffer is needed."""
+    """Values of up to 12 bytes are in the views: no other buffer is needed."""
     with logstore.open(tmp_path) as store:
         partition = new_partition(store)
         partition.append_many([b"v" * 13] * 9, [b"k" * 12] * 9)
@@ -235,7 +236,7 @@ def test_batch_of_views_points_into_few_bytes(tmp_path: Path) -> None:
 def test_views_of_an_old_pyarrow_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At the call, by name and version; plain columns need no views."""
+    """The call is refused by name and version; plain columns need no views."""
     with logstore.open(tmp_path) as store:
         partition = new_partition(store)
         monkeypatch.delattr(pa, "binary_view")
@@ -257,8 +258,8 @@ def test_view_that_is_no_bool_is_refused(tmp_path: Path, view: Any) -> None:
 
 
 def test_memory_is_used_again_when_no_array_has_it(tmp_path: Path) -> None:
-    """The blocks of a batch that was dropped; those of one that is kept stay as they
-    are, also after the reader has ended."""
+    """The blocks of a batch that was dropped are reused; the blocks of a kept one stay
+    unchanged, even after the reader has ended."""
     memory = arrow_batches.Memory()
     block = memory.take("value", 1000)
     buffer, address = block.buffer(10), block.address

@@ -11,13 +11,13 @@ routing = pytest.importorskip("logstore.record.arrow_routing")
 
 
 def rows(batch: object, hashed_to: tuple[int, ...] | None) -> dict[int, list[object]]:
-    """The values by partition, and where the partitioner was asked: it says 7."""
+    """The values by partition; rows that the partitioner placed are in 7."""
     split = routing.split(batch, lambda key, size: 7, hashed_to, int)
     return {number: part.column("value").to_pylist() for number, part in split.items()}
 
 
 def test_row_without_a_key_is_for_the_partitioner() -> None:
-    """Kafka's hash says nothing of it. A number that is given goes before both."""
+    """Kafka's hash does not define its partition. An explicit number overrides both."""
     keys = [b"a", None, b"b", None]
     batch = pa.record_batch(
         {

@@ -1,5 +1,5 @@
-"""Arrow columns whose buffers lie, and streams that were changed: a named error, and no
-read outside of them."""
+"""Arrow columns with wrong buffers, and modified streams: they raise a named error, and
+no byte outside of the buffers is read."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def int64s(*numbers: int) -> bytes:
     return struct.pack(f"<{len(numbers)}q", *numbers)
 
 
-# What fills arrays behind pyarrow's back.
+# Functions that fill arrays without pyarrow's knowledge.
 LIES: list[Callable[[], None]] = []
 
 
 def raw(kind: Any, count: int, *buffers: bytes | None, **other: Any) -> Any:
-    """An array of zeros; `LIES` then put in what nobody validates, as what comes over
+    """An array of zeros; `LIES` then put in data that is not validated, like data from
     IPC."""
     memory = [None if b is None else bytearray(len(b)) for b in buffers]
     parts = [None if m is None else pa.py_buffer(m) for m in memory]
@@ -59,7 +59,7 @@ THREE = pa.array([b"a", b"b", b"c"])
 
 
 def lying_headers(**lies: Any) -> Any:
-    """A column of three lists of one header each, but for what is a lie."""
+    """A column of three lists of one header each, except for the lies."""
     keys = raw(pa.string(), 3, None, lies.get("keys", int32s(0, 1, 2, 3)), b"abc")
     pairs = pa.StructArray.from_arrays([keys, THREE], ["key", "value"])
     ends = lies.get("ends", int32s(0, 1, 2, 3))
@@ -114,8 +114,8 @@ LIES.clear()
 def test_column_that_leads_out_of_its_buffers_is_a_named_error(
     tmp_path: Path, name: str
 ) -> None:
-    """pyarrow does not look at what comes over IPC, or through the C interface: no
-    byte that is not the caller's gets into the log, and nothing crashes."""
+    """pyarrow does not validate data from IPC, or from the C interface: no byte that is
+    not the caller's gets into the log, and nothing crashes."""
     columns = lying_columns()[name]
     count = len(next(iter(columns.values())))
     columns = {"value": pa.array([b"v"] * count), **columns}
@@ -135,7 +135,8 @@ def test_column_that_leads_out_of_its_buffers_is_a_named_error(
 
 
 def test_element_of_2_gib_is_a_named_error(tmp_path: Path) -> None:
-    """Whichever limit the topic has: no length holds it. Nothing of it is read."""
+    """The error comes at any limit of the topic: no length field holds it. None of its
+    bytes is read."""
     data = pa.py_buffer(DATA)
     large = pa.foreign_buffer(data.address, (1 << 31) + 5, data)
     ends = pa.py_buffer(int64s(5, (1 << 31) + 5))
@@ -151,7 +152,7 @@ def test_element_of_2_gib_is_a_named_error(tmp_path: Path) -> None:
 
 
 def test_more_rows_than_bytes_are_a_named_error(tmp_path: Path) -> None:
-    """A column of nulls has any number of them without taking memory."""
+    """A column of nulls can have any number of rows without using memory."""
     with logstore.open(tmp_path) as store:
         partition = new_partition(store)
         many = pa.Array.from_buffers(pa.null(), 1 << 40, [None])
@@ -163,7 +164,7 @@ def test_more_rows_than_bytes_are_a_named_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("first", [0, 1, 3])
 def test_columns_of_nulls_are_nulls(tmp_path: Path, first: int) -> None:
-    """They may have no type, or one; in slices."""
+    """Such columns may have no type, or one, and may be slices."""
     with logstore.open(tmp_path) as store:
         partition = new_partition(store, 2)
         for kind in (pa.null(), pa.binary(), pa.large_string()):
@@ -182,7 +183,7 @@ def test_columns_of_nulls_are_nulls(tmp_path: Path, first: int) -> None:
 
 
 def test_timestamps_stand_anywhere(tmp_path: Path) -> None:
-    """This holds even if a message of IPC begins at an odd address."""
+    """Unaligned timestamps work, too: a message of IPC may begin at an odd address."""
     data = pa.py_buffer(b"?" + struct.pack("<4q", 1, 2, 3, 4)).slice(1)
     times = pa.Array.from_buffers(pa.int64(), 4, [None, data])
     batch = pa.RecordBatch.from_arrays([THREE, times.slice(1)], ["value", "timestamp"])
@@ -193,7 +194,7 @@ def test_timestamps_stand_anywhere(tmp_path: Path) -> None:
 
 
 def test_record_with_more_headers_than_can_be_read_is_refused(tmp_path: Path) -> None:
-    """By both ways of appending."""
+    """Both ways of appending refuse it."""
     many = [{"key": "k", "value": None}] * 100_001
     table = pa.table({"value": [b"x"], "headers": pa.array([many], HEADERS)})
     with logstore.open(tmp_path) as store:
@@ -268,7 +269,7 @@ print(taken, refused)
 
 @pytest.mark.parametrize("seed", range(3))
 def test_streams_that_were_changed_anywhere_are_refused_or_read(seed: int) -> None:
-    """In a child, which a crash would end."""
+    """The test runs in a child process, which a crash would end."""
     done = subprocess.run(
         [sys.executable, "-c", MUTATED, str(seed), "300"],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""Batches are found in bytes that have anything before them, by their checksums."""
+"""Batches are found by their checksums after any other bytes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def found(data: bytes) -> list[tuple[int, bool]]:
 @pytest.mark.parametrize("magic", [0, 1, 2])
 @pytest.mark.parametrize("before", [b"", b"\0", b"\2" * 40, bytes(300), b"x" * 999])
 def test_batch_is_found_behind_anything(magic: int, before: bytes) -> None:
-    """This holds even for two of them, of each format."""
+    """Two batches are found, too, of each format."""
     one, two = batch(magic), batch(magic, 6)
     assert len(one) >= BATCH_BYTES_MIN
     places = [at for at, is_whole in found(before + one + two) if is_whole]
@@ -40,7 +40,7 @@ def test_batch_is_found_behind_anything(magic: int, before: bytes) -> None:
 
 @pytest.mark.parametrize("magic", [0, 1, 2])
 def test_changed_byte_makes_it_none(magic: int) -> None:
-    """Wherever the checksum covers it; the offset is not covered."""
+    """A change anywhere under the checksum counts; the offset is not covered."""
     data, rng = batch(magic), random.Random(magic)
     for at in range(8, len(data)):
         wrong = bytearray(data)
@@ -51,7 +51,7 @@ def test_changed_byte_makes_it_none(magic: int) -> None:
 
 
 def test_batch_without_its_end_may_be_one() -> None:
-    """Its header decides."""
+    """The header decides."""
     data = batch(2)
     cut = found(data[:-1])
     assert cut[0] == (0, False)
@@ -62,7 +62,8 @@ def test_batch_without_its_end_may_be_one() -> None:
 
 @pytest.mark.parametrize("magic", [0, 1, 2])
 def test_batch_of_a_large_offset_is_found_at_the_end(magic: int) -> None:
-    """Its first bytes are no zeros: it is one if all of it is there, to the byte."""
+    """Its first bytes are not zeros: it counts as a batch only if it is complete, to
+    the byte."""
     data = batch(magic, 5 << 32)
     assert (0, True) in found(data)
     assert (0, True) in found(data + b"\xff")
@@ -70,7 +71,7 @@ def test_batch_of_a_large_offset_is_found_at_the_end(magic: int) -> None:
 
 
 def plain_candidates(data: bytes) -> list[int]:
-    """Each position, one after the other."""
+    """Plain reference: each position, one after the other."""
     positions = []
     for begin in range(len(data) - MAGIC_POS):
         length = int.from_bytes(data[begin + 8 : begin + 12], "big")
@@ -83,7 +84,7 @@ def plain_candidates(data: bytes) -> list[int]:
 
 
 def test_zeros_hide_no_batch() -> None:
-    """Runs of any length, between random bytes and batches."""
+    """Runs of zeros have any length, between random bytes and batches."""
     rng = random.Random(7)
     for _ in range(300):
         pieces = []

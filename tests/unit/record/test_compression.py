@@ -59,7 +59,7 @@ def test_stream_that_ends_early_is_damage(codec: int) -> None:
     cuts = {source.randrange(20, len(stream)) for _ in range(40)} | {len(stream) - 1}
     for cut in cuts:
         if codec == SNAPPY and _is_between_chunks(stream, cut):
-            continue  # the framing has no end of its own
+            continue  # the framing has no end mark
         with pytest.raises(CodecError):
             opened(codec, stream[:cut])
 
@@ -72,7 +72,7 @@ def _is_between_chunks(stream: bytes, cut: int) -> bool:
 
 
 def test_xerial_streams_are_read_one_behind_another() -> None:
-    """Java's reader does so, at the bounds of blocks."""
+    """Java's reader does the same, at block boundaries."""
     parts = [text(size) for size in (70_000, 0, 1, 300)]
     stream = b"".join(compress(SNAPPY, part, 2, 3) for part in parts)
     assert opened(SNAPPY, stream) == b"".join(parts)
@@ -84,7 +84,7 @@ def test_xerial_streams_are_read_one_behind_another() -> None:
 
 @pytest.mark.parametrize("low", [0x0, 0xF])
 def test_skippable_frames_of_zstd_are_left_out(low: int) -> None:
-    """In front of the data, between two frames, and behind; a cut one is damage."""
+    """Before the data, between two frames, and after; a cut one is damage."""
     skip = struct.pack("<II", 0x184D2A50 + low, 6) + b"hidden"
     one, two = text(5000), text(300)
     first, second = (zstandard.ZstdCompressor().compress(part) for part in (one, two))
@@ -98,8 +98,8 @@ def test_skippable_frames_of_zstd_are_left_out(low: int) -> None:
 
 
 def test_gzip_members_are_read_one_behind_another() -> None:
-    """Java's reader does so, even across the pieces of the input; bytes after the last
-    member that are not a member are ignored."""
+    """Java's reader does the same, even across pieces of the input; bytes after the
+    last member that are not a member are ignored."""
     parts = [text(size) for size in (70_000, 0, 1, SIZE // 2, 300)]
     stream = b"".join(gzip.compress(part) for part in parts)
     assert opened(GZIP, stream) == b"".join(parts)
@@ -115,7 +115,7 @@ def test_gzip_members_are_read_one_behind_another() -> None:
 def test_large_stream_takes_little_more_memory_than_it_has(
     codec: int, limit: int
 ) -> None:
-    """Two readers at once have room in a small service; nothing is taken for a limit
+    """Two readers at once fit into a small service; no memory is allocated for a limit
     that a stream does not use."""
     size = 32 << 20
     stream = compress(codec, bytes(size), 2, 3)
@@ -174,7 +174,7 @@ def test_threads_use_a_codec_at_once(codec: int) -> None:
 
 @pytest.mark.parametrize("frames", [1, 2])
 def test_zstd_frame_may_end_with_its_checksum(frames: int) -> None:
-    """It is optional; a cut in it is damage as any other."""
+    """The checksum is optional; a cut in it is damage like any other."""
     data = text(SIZE // 100)
     packer = zstandard.ZstdCompressor(write_checksum=True)
     stream = packer.compress(data) * frames
@@ -185,7 +185,7 @@ def test_zstd_frame_may_end_with_its_checksum(frames: int) -> None:
 
 
 def test_zstd_level_is_that_of_the_call() -> None:
-    """This holds even after calls with another level, whose context is kept."""
+    """Earlier calls with another level, whose context is kept, have no effect."""
     data = text(100_000)
     alone = {
         level: zstandard.ZstdCompressor(level, write_content_size=False).compress(data)
@@ -197,7 +197,7 @@ def test_zstd_level_is_that_of_the_call() -> None:
 
 
 def test_zstd_context_is_not_kept_by_a_failed_call() -> None:
-    """Nor does the failure harm later calls."""
+    """A failed call does not harm later calls."""
     data = text(100_000)
     stream = compress(ZSTD, data, 2, 3)
     assert opened(ZSTD, stream) == data
@@ -212,7 +212,7 @@ def test_zstd_context_is_not_kept_by_a_failed_call() -> None:
 
 
 def test_zstd_context_of_a_large_batch_is_not_kept() -> None:
-    """A level, or a window that a stream states, must not take memory for good."""
+    """A level, or a window size in a stream, must not keep memory allocated."""
     compression._zstd_compressors.clear()
     compression._zstd_decompressors.clear()
     stream = compress(ZSTD, text(SIZE), 2, 19)

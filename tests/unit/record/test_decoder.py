@@ -47,7 +47,7 @@ def test_batch_before_a_broken_frame_is_delivered(
 def test_control_batch_that_is_compressed_is_no_data(
     tmp_path: Path, codec: str
 ) -> None:
-    """No Kafka writes one. Its record is none for readers all the same."""
+    """No Kafka writes one. Readers skip its record nevertheless."""
     with logstore.open(tmp_path) as store:
         partition = store.create_topic("orders", config=config_of(2, codec))[0]
         fill(partition, 9, call=3)

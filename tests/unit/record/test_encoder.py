@@ -1,4 +1,4 @@
-"""Columns of Python objects that are packed: what callers change meanwhile."""
+"""Columns of Python objects are packed while callers change them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A walk over a file: what it reads, into how large a buffer, and its errors."""
+"""A walk over a file: its reads, its buffer size, and its errors."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ def batch(offset: int, value: bytes = b"value") -> bytes:
 
 @dataclasses.dataclass
 class MemoryFile:
-    """A file of batches in memory, which remembers the (position, bytes) it is asked
-    for."""
+    """A file of batches in memory, which records the (position, bytes) of each read."""
 
     data: bytes
     reads: list[tuple[int, int]] = dataclasses.field(default_factory=list)
@@ -84,7 +83,7 @@ def test_walk_finds_each_batch_with_any_buffer(capacity: int) -> None:
 
 
 def test_walk_begins_at_its_place_and_ends_at_its_end() -> None:
-    """It reads nothing outside; a batch that goes on past the end is missing."""
+    """It reads nothing outside; a batch that continues past the end is missing."""
     data, expected = log_of(10, 10, 10, 10)
     second, fourth = expected[1][0], expected[3][0]
     file = MemoryFile(data)
@@ -98,7 +97,7 @@ def test_walk_begins_at_its_place_and_ends_at_its_end() -> None:
 
 
 def test_file_that_is_cut_meanwhile_ends_the_walk() -> None:
-    """Without an error: its size says what belongs to it."""
+    """There is no error: the size of the file is the end of the log."""
     data, expected = log_of(50, 50, 50, 50)
     file = MemoryFile(data)
     walk = walk_of(file, 2 * expected[1][0])
@@ -132,7 +131,7 @@ def test_damage_is_an_error_after_the_batches_before_it() -> None:
     "rest", [bytes(100), batch(1)[:-1], batch(1)[:10], b"\0" * 11], ids=len
 )
 def test_rest_that_is_no_batch_is_missing(rest: bytes) -> None:
-    """Zeros, and a batch that goes on past the end of the file."""
+    """Zeros, and a batch that continues past the end of the file."""
     data = batch(0)
     for capacity in (17, 90, 1000):
         with pytest.raises(CorruptRecordError, match="missing") as caught:
@@ -141,7 +140,7 @@ def test_rest_that_is_no_batch_is_missing(rest: bytes) -> None:
 
 
 def test_file_that_is_shorter_than_it_says_is_missing() -> None:
-    """Nothing is read there, again and again."""
+    """The end is not read again and again."""
     data = batch(0)
     file = MemoryFile(data, size=len(data) + 500)
     with pytest.raises(CorruptRecordError, match="missing"):
@@ -150,7 +149,7 @@ def test_file_that_is_shorter_than_it_says_is_missing() -> None:
 
 
 def test_call_that_stops_in_the_buffer_goes_on_there() -> None:
-    """The caller may have a full output; nothing is read again."""
+    """The caller's output may be full; nothing is read again."""
     data, expected = log_of(1, 1, 1, 1)
     file = MemoryFile(data)
     walk = walk_of(file, 1000)
@@ -171,7 +170,7 @@ def test_call_that_stops_in_the_buffer_goes_on_there() -> None:
 
 
 def test_batch_that_the_caller_handled_is_behind_the_walk() -> None:
-    """A compressed one, for example."""
+    """The caller handles a compressed batch, for example."""
     data, expected = log_of(1, 1, 1)
     walk = walk_of(MemoryFile(data), 1000)
     assert walk.read()
@@ -216,19 +215,19 @@ def test_read_after_a_cut_batch_ends_with_a_batch(length: int, room: int) -> Non
 
 @pytest.mark.parametrize("length", [0, 12, -1, -(1 << 30)])
 def test_length_that_is_no_length_fills_the_buffer(length: int) -> None:
-    """A length is not trusted: one that cannot be true changes nothing that matters."""
+    """A length is not trusted: an impossible one has no effect that matters."""
     assert len(after(length).into) > 900
 
 
 def test_little_that_is_read_again_fills_the_buffer() -> None:
-    """Less than a part in 32 is no reason to read less, nor is a part of a frame."""
+    """A small saving (less than 1/32, or part of a frame) does not shorten the read."""
     assert len(after(400, end=982, n=1000).into) == 1000
     assert len(after(400, end=100, n=110).into) == 1000
 
 
 def test_read_that_has_no_batch_is_made_again_in_a_whole_buffer() -> None:
-    """A batch that is longer than the one expected is found by the second read; if it
-    is longer than that, too, the buffer becomes as large."""
+    """The second read finds a batch that is longer than expected; if it is longer than
+    that, too, the buffer grows to its size."""
     walk = after(400)
     assert walk.read()
     walk.buffer.view[:40] = frame(2000)
@@ -241,7 +240,7 @@ def test_read_that_has_no_batch_is_made_again_in_a_whole_buffer() -> None:
 
 
 def test_walk_that_ends_with_its_read_keeps_the_length() -> None:
-    """Reads continue to end with a batch as long as they do."""
+    """Later reads end with a batch of the same length."""
     walk = after(400)
     assert walk.read()
     walk.advance(800, native.STOP_END, 0, 1)
@@ -251,8 +250,8 @@ def test_walk_that_ends_with_its_read_keeps_the_length() -> None:
 
 
 def test_larger_buffer_is_as_large_as_the_batch() -> None:
-    """There is none for a batch that fits, that the file has no room for, or without a
-    whole frame."""
+    """No larger buffer exists for a batch that fits, that the file has no room for, or
+    without a whole frame."""
     buffer = native.Buffer(100)
     buffer.view[:40] = frame(200)
     larger = larger_buffer(buffer, 100, 200)

@@ -39,7 +39,7 @@ def batches_of(path: Path, magic: int, codec: str, count: int, call: int = 5) ->
 def test_batches_get_offsets_and_keep_magic_and_codec(
     tmp_path: Path, magic: int, codec: str, base: int
 ) -> None:
-    """Whatever the topic's settings, batches stay what they are; offsets are given."""
+    """Batches are unchanged, whatever the topic's settings; offsets are assigned."""
     data = batches_of(tmp_path / "from", magic, codec, 20)
     for other in (0, 1, 2):
         with logstore.open(tmp_path / f"to{other}") as store:
@@ -61,7 +61,7 @@ def test_batches_get_offsets_and_keep_magic_and_codec(
 def test_batches_of_any_base_offset_are_taken(
     tmp_path: Path, magic: int, codec: str
 ) -> None:
-    """Producers count from 0 in each batch, brokers copy from anywhere."""
+    """Producers count from 0 in each batch; brokers copy from any offset."""
     data = batches_of(tmp_path / "from", magic, codec, 20)
     frames = frames_in(data)
     later = data[frames[-1].pos :]
@@ -140,7 +140,7 @@ def _flips(data: bytes) -> Iterator[bytes]:
 
 
 def frame_byte(data: bytes, pos: int) -> int:
-    """Which byte of its batch a byte is."""
+    """Which byte of its batch a byte is, for parameters."""
     return next(pos - f.pos for f in frames_in(data) if pos < f.pos + f.size)
 
 
@@ -173,7 +173,8 @@ def _with_attributes(batch: bytes, bits: int) -> bytes:
 def test_control_and_transactional_batches_raise_unsupported(
     tmp_path: Path, bits: int
 ) -> None:
-    """Only a broker may write transactions; sound batches beside them go nowhere."""
+    """Only a broker may write transactions; intact batches in the same call are not
+    appended."""
     data = batches_of(tmp_path / "from", 2, "none", 5)
     with logstore.open(tmp_path / "to") as store:
         partition = new_partition(store, 2)
@@ -195,7 +196,8 @@ def test_unknown_magic_raises_unsupported(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("count", [0, 4, 6, -1, (1 << 31) - 1])
 def test_wrong_record_count_raises_corrupt_record(tmp_path: Path, count: int) -> None:
-    """The header's count is held against the records, after a right checksum."""
+    """The count of the header is compared with the records, after a correct
+    checksum."""
     data = batches_of(tmp_path / "from", 2, "none", 5)
     bad = fixed_crc(data[:57] + count.to_bytes(4, "big", signed=True) + data[61:])
     with logstore.open(tmp_path / "to") as store:
@@ -223,7 +225,7 @@ def test_wrong_last_offset_delta_raises_corrupt_record(
 def test_batch_beyond_max_message_bytes_raises_record_too_large(
     tmp_path: Path, magic: int, codec: str
 ) -> None:
-    """The limit is on the batch as it is, to the byte."""
+    """The limit is on the unchanged batch, to the byte."""
     data = batches_of(tmp_path / "from", magic, codec, 10, call=10)
     largest = max(f.size for f in frames_in(data))
     for limit, fits in ((largest, True), (largest - 1, False)):
@@ -275,7 +277,7 @@ def test_batch_with_its_own_producer_keeps_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("bad", ["text", 5, None, [b"x"]])
 def test_buffer_of_another_type_raises_type_error(tmp_path: Path, bad: object) -> None:
-    """Batches come in a buffer."""
+    """Batches must be in a buffer."""
     with logstore.open(tmp_path) as store:
         with pytest.raises(TypeError):
             new_partition(store).append_batches(bad)
@@ -336,7 +338,8 @@ def test_largest_timestamp_of_a_header_is_that_of_the_records(
 def test_time_of_an_append_is_kept_where_a_batch_has_it(
     tmp_path: Path, codec: str
 ) -> None:
-    """A copy of another log's: it holds for all of its records, whatever they say."""
+    """Copies from another log keep this time: it applies to all of their records,
+    whatever those contain."""
     batch = one_batch(tmp_path / "from", 2, codec, "LogAppendTime")
     batch = with_field(batch, *MAX_TIMESTAMP, 1234)
     with logstore.open(tmp_path / "to") as store:
@@ -354,8 +357,8 @@ def test_time_of_an_append_is_kept_where_a_batch_has_it(
 def test_timestamp_that_no_append_would_store_is_refused(
     tmp_path: Path, magic: int, codec: str, kind: str
 ) -> None:
-    """Below -1, also where a delta leads beyond 64 bits; unless the time of the append
-    takes its place."""
+    """Timestamps below -1 are refused, even as a base plus a delta beyond 64 bits;
+    unless the time of the append replaces them."""
     batch = one_batch(tmp_path / "from", magic, codec)
     if magic == 2:
         bad = [
@@ -410,7 +413,7 @@ def test_sequence_number_of_a_producer_is_not_negative(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("bits", [0x40, *(1 << n for n in range(7, 16))], ids=hex)
 def test_attributes_that_nobody_knows_change_nothing(tmp_path: Path, bits: int) -> None:
-    """They are kept, as brokers keep them, and the records are read as they are."""
+    """They are kept, as brokers keep them, and the records are read unchanged."""
     batch = _with_attributes(one_batch(tmp_path / "from", 2, "lz4"), bits)
     with logstore.open(tmp_path / "to") as store:
         partition = new_partition(store, 2)
@@ -444,7 +447,8 @@ NAMED = (
 def test_each_field_at_its_extremes_is_refused_or_read_again(
     tmp_path: Path, field: str, codec: str
 ) -> None:
-    """A named error and nothing written, or the five records and an intact log."""
+    """The result is a named error and nothing written, or the five records and an
+    intact log."""
     batch = one_batch(tmp_path / "from", 2, codec)
     kind, pos = FIELDS[field]
     bits = 8 * struct.calcsize(kind)
@@ -478,7 +482,8 @@ def test_each_field_at_its_extremes_is_refused_or_read_again(
 def test_offset_that_no_record_can_have_loses_none(
     tmp_path: Path, magic: int, codec: str
 ) -> None:
-    """The offset of a wrapper is its last record's: decoding leaves out the largest."""
+    """The offset of a wrapper is that of its last record: decoding leaves out the
+    largest offset."""
     batch = one_batch(tmp_path / "from", magic, codec)
     with logstore.open(tmp_path / "to") as store:
         partition = new_partition(store, magic)
@@ -527,7 +532,7 @@ def test_what_is_larger_than_a_window_is_taken_in_pieces(
 def test_checking_and_decompressing_keep_nobody_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They come before the partition's lock; offsets are those of the append."""
+    """They come before the partition's lock; offsets are assigned by the append."""
     data = batches_of(tmp_path / "from", 2, "gzip", 10)
     with logstore.open(tmp_path / "to") as store:
         partition = new_partition(store, 2)
@@ -575,7 +580,7 @@ def test_prepared_batches_are_the_callers_no_more(
 @pytest.mark.thorough
 @pytest.mark.slow
 def test_buffer_beyond_2_gib_is_appended(tmp_path: Path) -> None:
-    """All of it, in order."""
+    """All of it is appended, in order."""
     config = {"segment_bytes": (1 << 31) - 1}
     with logstore.open(tmp_path) as store:
         partition = new_partition(store, 2, **config)
@@ -596,7 +601,8 @@ def test_plain_batches_are_placed_as_those_looked_at_one_by_one(
     append_time: int | None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Beside compressed ones and some with headers, in any order: the same bytes."""
+    """Together with compressed ones and some with headers, in any order: the same
+    bytes."""
     rng = random.Random(magic)
     pieces = []
     for codec in ("none", "gzip"):

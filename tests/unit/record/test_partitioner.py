@@ -1,4 +1,4 @@
-"""Partitioners: Kafka's numbers, fair turns, and keys that stay where they are."""
+"""Partitioners: Kafka's numbers, fair turns, and keys that keep their partition."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_keyed_records_go_where_kafka_puts_them(key: bytes) -> None:
 
 
 def test_empty_key_is_a_key() -> None:
-    """An empty key always goes to the same partition, unlike none."""
+    """An empty key always goes to the same partition, unlike a missing key."""
     partitioner = KafkaPartitioner()
     assert len({partitioner.partition(b"", 40_000, 50) for _ in range(20)}) == 1
     assert len({partitioner.partition(None, 40_000, 50) for _ in range(20)}) > 1
@@ -65,7 +65,7 @@ def test_topic_append_uses_the_partitioner(tmp_path: Path) -> None:
 
 
 def test_topic_takes_another_partitioner(tmp_path: Path) -> None:
-    """Anything with a `partition` method will do."""
+    """Any object with a `partition` method is accepted."""
 
     class Last:
         def partition(self, key: bytes | None, size: int, partitions: int) -> int:
@@ -80,7 +80,7 @@ def test_topic_takes_another_partitioner(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["binary", "large_binary", "string"])
 def test_partitions_of_an_array_are_those_of_its_keys(kind: str) -> None:
-    """This holds even for a slice; null gives -1."""
+    """Slices work, too; null gives -1."""
     pa = pytest.importorskip("pyarrow")
     keys = [None if n % 7 == 3 else f"key-{n}" for n in range(100)]
     array = pa.array(keys).cast(getattr(pa, kind)()).slice(11, 80)
@@ -94,7 +94,7 @@ def test_partitions_of_an_array_are_those_of_its_keys(kind: str) -> None:
 
 
 def test_consistent_hash_is_balanced_and_stable() -> None:
-    """Each partition has about its share, and the same key stays where it is."""
+    """Each partition has about its share, and the same key keeps its partition."""
     keys = [b"key-%d" % i for i in range(20_000)]
     one, two = ConsistentHashPartitioner(), ConsistentHashPartitioner()
     chosen = [one.partition(k, 1, 8) for k in keys]
@@ -105,7 +105,7 @@ def test_consistent_hash_is_balanced_and_stable() -> None:
 
 
 def test_consistent_hash_moves_keys_only_to_the_new_partition() -> None:
-    """One partition more takes its share from all others; nothing else moves."""
+    """A new partition takes its share from all others; no other key moves."""
     keys = [b"key-%d" % i for i in range(20_000)]
     partitioner = ConsistentHashPartitioner()
     before = [partitioner.partition(k, 1, 8) for k in keys]
@@ -116,7 +116,8 @@ def test_consistent_hash_moves_keys_only_to_the_new_partition() -> None:
 
 
 def test_consistent_hash_follows_weights() -> None:
-    """A partition of twice the weight has about twice the keys; weight 0 has none."""
+    """A partition of twice the weight has about twice the keys; weight 0 has no
+    keys."""
     keys = [b"key-%d" % i for i in range(20_000)]
     partitioner = ConsistentHashPartitioner({0: 2.0, 1: 0})
     counts = Counter(partitioner.partition(k, 1, 4) for k in keys)
@@ -133,13 +134,13 @@ def test_consistent_hash_with_a_bad_weight_raises_config_error(weight: float) ->
 
 
 def test_consistent_hash_of_weights_all_zero_raises_config_error() -> None:
-    """Somebody has to take the records."""
+    """Some partition has to take the records."""
     with pytest.raises(logstore.ConfigError):
         ConsistentHashPartitioner({0: 0, 1: 0}).partition(b"k", 1, 2)
 
 
 def test_records_without_keys_are_spread_as_they_are_chosen_one_by_one() -> None:
-    """Whoever asks between, and with whatever sizes."""
+    """Whichever calls come between, and with any sizes."""
     rng = random.Random(5)
     one, many = KafkaPartitioner(), KafkaPartitioner()
     for _ in range(200):

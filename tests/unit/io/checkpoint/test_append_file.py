@@ -29,8 +29,8 @@ NAME = "file"
 
 
 class Codec(NamedTuple):
-    """Entries of one kind, one after the other, and how many bytes of some bytes at a
-    place of the file are whole ones."""
+    """Consecutive entries of one kind, and a function that returns how many of some
+    bytes at a position of the file are whole entries."""
 
     entries: list[bytes]
     whole: Callable[[int, bytes], int]
@@ -115,7 +115,7 @@ def taken(file: AppendFile, codec: Codec, pos: int = 0) -> list[int]:
 def test_what_was_appended_is_read_from_an_end_on(
     root: Directory, codec: Codec, monkeypatch: pytest.MonkeyPatch, read_bytes: int
 ) -> None:
-    """However few bytes are read at a time, and also if the last entry is torn."""
+    """The reads may be of any size, and the last entry may be torn."""
     monkeypatch.setattr(append_file, "_READ_BYTES", read_bytes)
     begin = len(codec.entries[0])
     for torn in (b"", codec.entries[0][:-1]):
@@ -137,7 +137,7 @@ def test_torn_entry_is_read_when_it_is_whole(root: Directory, codec: Codec) -> N
 def test_entry_beyond_the_largest_one_is_none(
     root: Directory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its length is a rumour: memory for all that follows is not taken."""
+    """Its length is not trusted: no memory for all the bytes after it is taken."""
     monkeypatch.setattr(append_file, "_READ_BYTES", 10)
     file, sizes = made(root, bytes(1000)), list[int]()
 
@@ -159,7 +159,7 @@ def test_file_that_got_shorter_is_read_to_its_end(root: Directory) -> None:
 
 
 def test_file_that_was_replaced_or_removed_has_no_size_now(root: Directory) -> None:
-    """Its bytes can be read on; the one that has the name counts."""
+    """Its bytes can still be read; the file that has the name now counts."""
     file = made(root, b"abc")
     assert file.size_now() == file.size == 3
     root.files.write(file.fd, b"d", 3)
@@ -175,7 +175,7 @@ def test_file_that_was_replaced_or_removed_has_no_size_now(root: Directory) -> N
         other.size_now()
 
 
-# ---------------------------------------------------------------- writing it anew
+# ---------------------------------------------------------------- --- rewriting it
 
 
 def test_written_file_is_durable_before_it_has_its_name(
@@ -204,7 +204,7 @@ def test_file_that_cannot_be_written_leaves_the_old_one(
 
 
 def test_file_is_closed_with_its_last_reference(root: Directory) -> None:
-    """The reference of its calls counts."""
+    """Calls of the file count as references."""
     made(root, b"")
     before = len(os.listdir("/proc/self/fd"))
     calls = AppendCalls(AppendFile(root, NAME, root.open(NAME, write=True)))
@@ -287,8 +287,8 @@ class Recorded(Files):
 
 
 def test_calls_around_an_append_are_made_in_order(tmp_path: Path) -> None:
-    """There are calls before it, between its write and its sync, and after it; each
-    part works alone."""
+    """Calls come before it, between its write and its sync, and after it; each part
+    works alone."""
     files = Recorded()
     file = made(Directory.open_root(files, str(tmp_path)), b"abc")
     lock, unlock = (
@@ -320,7 +320,7 @@ def test_calls_around_an_append_are_made_in_order(tmp_path: Path) -> None:
 def test_replaced_call_is_made_in_the_place_of_the_core(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, number: int
 ) -> None:
-    """So a test that fails it fails it in the way that users take."""
+    """A test that lets a call fail then lets it fail in the code that users run."""
     root = Directory.open_root(Files(), str(tmp_path))
     file = made(root, b"abc")
     before = [
@@ -348,7 +348,7 @@ def test_replaced_call_is_made_in_the_place_of_the_core(
 def test_refused_call_is_the_last_one_that_is_made(
     root: Directory, files: FaultyFiles, codec: Codec, call: str, number: int
 ) -> None:
-    """A write that has failed in part can be undone; then the append is made again."""
+    """A write that has failed in part can be undone; then the append is repeated."""
     first, second = codec.entries[:2]
     file = made(root, first)
     calls = AppendCalls(file)
@@ -372,7 +372,7 @@ def test_refused_call_is_the_last_one_that_is_made(
 def test_undo_that_fails_leaves_it_to_the_next_writer(
     root: Directory, files: FaultyFiles
 ) -> None:
-    """A cut says so."""
+    """A cut reports it."""
     file = made(root, b"abcdef")
     files.fail("truncate", errno.EIO)
     file.undo(3)

@@ -1,4 +1,4 @@
-"""Kafka's checkpoint of how far each partition is compacted."""
+"""Kafka's checkpoint with the compacted offset of each partition."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def disk() -> MemoryDisk:
 
 @pytest.fixture
 def checkpoint(disk: MemoryDisk) -> Iterator[CleanerCheckpoint]:
-    """It says 10 of partition 0, 20 of 1."""
+    """The checkpoint has offset 10 for partition 0, and 20 for 1."""
     root = Directory.open_root(disk, "/store")
     found = CleanerCheckpoint(root)
     found.set(A, 10)
@@ -45,7 +45,7 @@ def test_offsets_that_were_set_are_read(checkpoint: CleanerCheckpoint) -> None:
 def test_cut_lowers_an_offset_and_never_raises_it(
     checkpoint: CleanerCheckpoint, at: int, after: int
 ) -> None:
-    """Offsets below a cut stay as compacted as before, and no others."""
+    """Offsets below a cut stay compacted, and no others."""
     checkpoint.lower_to({A: at})
     assert checkpoint.read() == {A: after, B: 20}
     checkpoint.lower_to({B: 30, A: 50, C: 5})
@@ -61,7 +61,7 @@ def test_partition_that_is_deleted_is_forgotten(checkpoint: CleanerCheckpoint) -
 def test_full_disk_prevents_no_cut(
     disk: MemoryDisk, checkpoint: CleanerCheckpoint, change: str
 ) -> None:
-    """The file is removed: then all is compacted again."""
+    """The file is removed: then all logs are compacted again."""
     disk.fail("write", errno.ENOSPC)
     if change == "lower":
         checkpoint.lower_to({A: 3})
@@ -85,7 +85,7 @@ def test_damaged_file_counts_as_empty(
 def test_owner_of_a_store_gets_a_named_error_and_may_repeat_the_call(
     disk: MemoryDisk, checkpoint: CleanerCheckpoint
 ) -> None:
-    """A checkpoint that cannot be written says what it said before."""
+    """A checkpoint that cannot be written keeps its former content."""
     root = Directory.open_root(disk, "/store")
     compacted = CompactedOffsets(root, native.Mutex(RANK_OWNERSHIP, "a lock"))
     disk.fail("open", errno.EIO, name=CLEANER_CHECKPOINT)

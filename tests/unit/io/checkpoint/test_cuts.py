@@ -1,4 +1,4 @@
-"""How low a log was cut since somebody looked: never less than is true."""
+"""The lowest cut of a log since a given look: never less than is true."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def test_lowest_cut_from_a_time_counts_cuts_at_that_time() -> None:
 
 
 def test_return_of_the_log_is_a_cut_that_removes_nothing() -> None:
-    """It bounds what a reader may believe, and is no removal; one that goes as low
-    takes its place, and so does a merge."""
+    """It limits the offsets that a reader may trust, and is no removal; one that goes
+    as low takes its place, and so does a merge."""
     cuts = Cuts().after(30, 1000).after(40, 2000, is_return=True).after(50, 3000)
     assert cuts.returns == (2000,)
     assert [cuts.lowest_since(at) for at in (0, 1000, 2000)] == [30, 40, 50]
@@ -61,7 +61,7 @@ def test_return_of_the_log_is_a_cut_that_removes_nothing() -> None:
 
 
 def test_merged_row_stays_a_bound_when_a_later_cut_leaves_few_rows() -> None:
-    """The cuts that it stands for are not told apart by the number of rows."""
+    """The cuts that it stands for are not distinguished by the number of rows."""
     cuts = Cuts()
     for step in range(ROWS_MAX + 1):
         cuts = cuts.after(100 * (step + 1))
@@ -75,7 +75,7 @@ def test_merged_row_stays_a_bound_when_a_later_cut_leaves_few_rows() -> None:
 
 
 def test_state_file_says_that_a_row_is_merged(tmp_path: Path) -> None:
-    """So that a later process does not take the bound for exact."""
+    """A later process then does not take the bound for exact."""
     path = tmp_path / "data"
     with logstore.open(path) as store:
         partition = store.create_topic("orders", config=config_of(2))[0]
@@ -99,8 +99,8 @@ def test_state_file_says_that_a_row_is_merged(tmp_path: Path) -> None:
 @pytest.mark.sampled(8)
 @pytest.mark.parametrize("seed", range(20))
 def test_lowest_cut_since_a_serial_is_that_of_the_list_of_all_cuts(seed: int) -> None:
-    """It is exact as long as the rows are few, and never too high. Low cuts keep the
-    rows few; without any, the oldest ones are merged."""
+    """The result is exact as long as the rows are few, and never too high. Low cuts
+    keep the rows few; without any, the oldest ones are merged."""
     random_ = random.Random(seed)
     share_low = (0.5, 0.05, 0.005, 0.0)[seed % 4]
     cuts, history = Cuts(), [(0, NO_CUT)]
@@ -121,7 +121,7 @@ def test_lowest_cut_since_a_serial_is_that_of_the_list_of_all_cuts(seed: int) ->
 
 
 def test_serial_of_the_future_is_of_another_log() -> None:
-    """Nothing that was read under it counts."""
+    """No offset that was read under it counts."""
     assert Cuts().after(5, 100).lowest_since(101) == 0
 
 
@@ -183,7 +183,8 @@ def test_log_that_was_made_anew_has_another_id(tmp_path: Path) -> None:
 
 
 def test_opening_for_writing_is_no_cut(tmp_path: Path) -> None:
-    """Whoever has read on before the state was written again has read nothing amiss."""
+    """A reader that continued before the state was written again has read nothing
+    wrong."""
     with logstore.open(tmp_path) as store:
         store.create_topic("orders")[0].append_many([b"a"] * 100)
     with logstore.open(tmp_path, read_only=True) as reading:
@@ -222,7 +223,7 @@ def test_state_of_an_earlier_version_is_read(tmp_path: Path) -> None:
 
 
 def test_many_cuts_are_not_known_one_by_one() -> None:
-    """Beyond so many, the lowest cut since a serial is only a bound."""
+    """Beyond `ROWS_MAX` cuts, the lowest cut since a serial is only a bound."""
     cuts = Cuts()
     for number in range(ROWS_MAX - 1):
         cuts = cuts.after(number * 10)
@@ -241,7 +242,7 @@ def test_mark_tells_how_much_of_a_log_is_what_it_was(
     is_reader: bool, tmp_path: Path
 ) -> None:
     """Truncation with regrowth, deletion with re-creation, and a writer that comes and
-    goes: seen by who has the old mark, in any process."""
+    goes: seen by any process with the old mark."""
     path = tmp_path / "data"
     store = logstore.open(path)
     reader = logstore.open(path, read_only=True)
@@ -282,7 +283,7 @@ def test_mark_tells_how_much_of_a_log_is_what_it_was(
 
 
 def test_log_of_a_broker_has_no_mark(tmp_path: Path) -> None:
-    """Nobody keeps account of it: neither 0 nor all is known to be what it was."""
+    """No process records its cuts: neither 0 nor all is known to be unchanged."""
     path = tmp_path / "data"
     with logstore.open(path) as store:
         append(store.create_topic("orders", config=config_of(2))[0], b"a")

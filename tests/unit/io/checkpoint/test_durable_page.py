@@ -1,4 +1,4 @@
-"""The file that tells other processes what is durable of a log."""
+"""The file with which other processes learn the durable offset of a log."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_page_says_what_was_packed() -> None:
     ],
 )
 def test_page_of_another_log_or_another_time_does_not_count(other: PageKey) -> None:
-    """Even if its check is right for what it says."""
+    """Even if its check is right for its content."""
     data = pack_page(KEY.head(), 40)
     assert unpack_page(data, other.head()) == -1
     mixed = other.head() + data[len(KEY.head()) :]

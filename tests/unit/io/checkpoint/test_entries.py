@@ -1,4 +1,4 @@
-"""Entries of state files: what counts after a torn append, and what is damage."""
+"""Entries of state files: valid entries after a torn append, and damage."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ BODIES = [b'{"version":1}', b'{"a":[1,2,3],"version":1}', b'{"b":"xxh64 "}', b"{
 
 
 def written(bodies: list[bytes], *, is_sealed: bool = False) -> tuple[bytes, list[int]]:
-    """A file with these entries, and where each of them ends; with a seal after each
-    that was appended."""
+    """A file with these entries, and the end of each of them; each entry that was
+    appended is followed by a seal."""
     data = first_entry(bodies[0])
     end = end_of(data, None)
     ends = [len(data)]
@@ -36,7 +36,7 @@ def written(bodies: list[bytes], *, is_sealed: bool = False) -> tuple[bytes, lis
 
 
 def test_entries_are_read_as_they_were_written() -> None:
-    """In order, and the end is where the next one goes."""
+    """Entries come in order, and the end is the position of the next one."""
     data, ends = written(BODIES)
     bodies, end = split_entries(data)
     assert bodies == BODIES
@@ -44,7 +44,7 @@ def test_entries_are_read_as_they_were_written() -> None:
 
 
 def test_file_of_one_entry_is_that_of_earlier_versions() -> None:
-    """This holds even without its last line end."""
+    """The last line end may be missing."""
     data = first_entry(b'{"version":1}')
     assert data.startswith(b"xxh64 ")
     assert data.endswith(b'\n{"version":1}\n')
@@ -53,8 +53,8 @@ def test_file_of_one_entry_is_that_of_earlier_versions() -> None:
 
 
 def test_torn_entry_leaves_those_before_it() -> None:
-    """Cut off at each byte, and zeros, or what the file has elsewhere, in its place:
-    as a power failure leaves the only write that no sync has covered."""
+    """The entry is cut off at each byte, and followed by zeros or other old bytes, as
+    after a power failure during the only write that was not synced."""
     data, ends = written(BODIES)
     random_bytes = random.Random(1)
     for count in range(1, len(ends)):
@@ -79,7 +79,7 @@ def test_torn_entry_leaves_those_before_it() -> None:
 
 
 def test_each_flipped_bit_before_the_last_entry_is_damage() -> None:
-    """In the last one it cannot be told from a torn write."""
+    """In the last one it looks like a torn write."""
     data, ends = written(BODIES)
     for pos in range(len(data)):
         for bit in range(8):
@@ -103,7 +103,8 @@ def test_lost_sector_before_the_last_entries_is_damage() -> None:
 
 
 def test_entry_counts_only_where_it_was_written() -> None:
-    """Not a second time, not in another order, not after another first entry."""
+    """An entry does not count a second time, in another order, or after another first
+    entry."""
     data, ends = written([b"{}", b"{}", b"{}", b"{}"])
     first, second = data[ends[0] : ends[1]], data[ends[1] : ends[2]]
     assert len(split_entries(data[: ends[0]] + second)[0]) == 1
@@ -118,7 +119,7 @@ def test_text_like_many_entries_takes_no_long_time() -> None:
 
 
 def test_file_is_long_when_its_entries_have_its_first_size() -> None:
-    """And at least 64 KiB."""
+    """The limit is at least 64 KiB."""
     assert not FileEnd(100, 100 + (64 << 10), 0).is_long()
     assert FileEnd(100, 101 + (64 << 10), 0).is_long()
     assert not FileEnd(1 << 20, 2 << 20, 0).is_long()
@@ -126,7 +127,7 @@ def test_file_is_long_when_its_entries_have_its_first_size() -> None:
 
 
 def test_later_entries_are_those_behind_an_end() -> None:
-    """From each end on; nothing after the last one."""
+    """Entries after each end are found; none after the last one."""
     data, ends = written(BODIES)
     for count, at in enumerate(ends, 1):
         _, end = split_entries(data[:at])
@@ -137,7 +138,8 @@ def test_later_entries_are_those_behind_an_end() -> None:
 
 
 def test_later_entries_are_all_valid_or_refused() -> None:
-    """Cut off, or with one other byte, or after another file of the same size."""
+    """The file may be cut off, have one other byte, or follow another file of the same
+    size."""
     data, ends = written(BODIES)
     _, end = split_entries(data[: ends[0]])
     later = data[ends[0] :]
@@ -156,7 +158,7 @@ def test_later_entries_are_all_valid_or_refused() -> None:
 
 
 def test_seal_is_no_entry_and_is_overwritten_by_the_next_one() -> None:
-    """Read whole, or from an earlier end on."""
+    """The file is read whole, or from an earlier end on."""
     data, ends = written(BODIES, is_sealed=True)
     assert len(data) > ends[-1]
     for found in (data, data[: ends[-1]]):
@@ -185,7 +187,7 @@ def test_each_damaged_bit_of_a_sealed_entry_is_damage() -> None:
 
 
 def test_entry_that_is_cut_off_over_a_seal_leaves_those_before_it() -> None:
-    """Whichever part of it is there, and whatever stands in the place of the rest."""
+    """Any part of the entry may be there, and any bytes in the place of the rest."""
     before, ends = written(BODIES, is_sealed=True)
     end = split_entries(before)[1]
     entry = later_entry(end, b'{"version":1,"text":"%s"}' % (b"x" * 40))
@@ -199,7 +201,7 @@ def test_entry_that_is_cut_off_over_a_seal_leaves_those_before_it() -> None:
 
 
 def test_seal_begins_no_block_of_the_disk() -> None:
-    """Wherever its entry ends: a full disk has room for both, or for none."""
+    """The entry may end at any position: a full disk has room for both, or for none."""
     data = first_entry(b'{"version":1}')
     end = end_of(data, None)
     for size in range(1500):

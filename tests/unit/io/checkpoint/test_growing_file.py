@@ -22,7 +22,7 @@ from support.damage import FaultyFiles
 
 
 class ByCall(Files):
-    """Makes each call by itself, since one of them is replaced."""
+    """Makes each call separately, since one of them is replaced."""
 
     def sync(self, fd: int) -> None:
         super().sync(fd)
@@ -73,7 +73,7 @@ def new(path: Path) -> tuple[Directory, GrowingFile, Failing]:
 
 
 def test_change_is_appended_and_read(tmp_path: Path) -> None:
-    """A topic is added, replaced, removed; the rest of the file stays as it is."""
+    """A topic is added, replaced, removed; the rest of the file stays unchanged."""
     root, file, _ = new(tmp_path)
     data = (tmp_path / layout.TOPICS).read_bytes()
     assert file.append(text(settings(c=1)))
@@ -90,7 +90,7 @@ def test_change_is_appended_and_read(tmp_path: Path) -> None:
 def test_failed_append_is_followed_by_a_write_of_the_whole_file(
     tmp_path: Path, call: str
 ) -> None:
-    """The bytes that it left do not matter."""
+    """Bytes that the failed append left have no effect."""
     root, file, files = new(tmp_path)
     assert file.append(text(settings(c=1)))
     files.failing = call
@@ -104,7 +104,8 @@ def test_failed_append_is_followed_by_a_write_of_the_whole_file(
 
 
 def test_long_file_takes_no_more_entries(tmp_path: Path) -> None:
-    """It is to be written whole: reading it costs twice its content at the most."""
+    """Such a file must be written whole: reading it costs twice its content at the
+    most."""
     root, file, _ = new(tmp_path)
     count = 0
     while file.append(text(settings(**{f"topic-{count}": 1}))):
@@ -140,7 +141,7 @@ def test_entry_beyond_the_largest_file_that_is_read_is_not_written(
 def test_entry_that_cannot_be_applied_is_an_error(
     tmp_path: Path, change: dict[str, Any]
 ) -> None:
-    """Its checksum is right: somebody has written it so."""
+    """Its checksum is right: a program has written it so."""
     root, file, _ = new(tmp_path)
     assert file.append(text(change))
     with pytest.raises(CorruptCheckpointError):
@@ -149,8 +150,8 @@ def test_entry_that_cannot_be_applied_is_an_error(
 
 @pytest.mark.parametrize("is_torn", [False, True])
 def test_entries_are_taken_back(tmp_path: Path, is_torn: bool) -> None:
-    """Whole ones, and one that a failed write has left in part. Then it takes entries
-    as before."""
+    """Whole entries are removed, and one that a failed write has left in part. Then the
+    file accepts entries as before."""
     root, file, _ = new(tmp_path)
     assert file.append(text(settings(c=1)))
     end = file.end
@@ -166,7 +167,7 @@ def test_entries_are_taken_back(tmp_path: Path, is_torn: bool) -> None:
 
 
 def test_entries_of_another_file_are_not_taken_back(tmp_path: Path) -> None:
-    """It was written whole since, or is shorter."""
+    """The file was written whole since, or is shorter."""
     root, file, _ = new(tmp_path)
     end = file.end
     assert end is not None
@@ -181,7 +182,7 @@ def test_entries_of_another_file_are_not_taken_back(tmp_path: Path) -> None:
 
 
 def test_only_files_that_grow_have_entries(tmp_path: Path) -> None:
-    """An entry after the first one is damage in any other file."""
+    """In any other file, an entry after the first one is damage."""
     root = Directory.open_root(Files(), str(tmp_path))
     file = GrowingFile(root, layout.PUBLISHED)
     file.replace(checkpoints.state_text({"published": []}))
@@ -202,7 +203,7 @@ def opened(
 
 
 def test_file_that_stays_open_gets_the_same_bytes(tmp_path: Path) -> None:
-    """They equal those of a file opened for each entry; also with the calls of
+    """They equal the bytes of a file opened for each entry; also with the calls of
     tests."""
     found = []
     for stays_open, files in itertools.product((False, True), (Files(), ByCall())):
@@ -247,7 +248,7 @@ def test_file_that_another_program_has_changed_takes_no_entry(
 def test_file_that_is_gone_is_the_error_of_the_system(
     tmp_path: Path, *, stays_open: bool
 ) -> None:
-    """An entry has nothing to follow; the next write is of the whole file."""
+    """An entry has no file to follow; the next write is of the whole file."""
     _, file = opened(tmp_path, stays_open=stays_open)
     assert file.append(text(settings(b=1)))
     (tmp_path / layout.TOPICS).unlink()
@@ -260,8 +261,8 @@ def test_file_that_is_gone_is_the_error_of_the_system(
 def test_entry_of_a_file_that_stays_open_fails_as_others_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, done: int
 ) -> None:
-    """A write or a sync: the next write is of the whole file. The seal: nothing is
-    lost without it."""
+    """After a failed write or sync the next write is of the whole file. A failed seal
+    loses nothing."""
     root, file = opened(tmp_path, stays_open=True)
     assert file.append(text(settings(b=1)))
     real = Files.make_steps
@@ -319,7 +320,7 @@ def test_entry_is_there_if_the_stamp_behind_it_cannot_be_told(
 def test_other_files_are_synced_with_an_entry(
     tmp_path: Path, *, stays_open: bool, by_call: bool
 ) -> None:
-    """Its bytes are those of an entry that is synced alone."""
+    """Its bytes equal the bytes of an entry that is synced alone."""
     found = []
     for way in ("alone", "together"):
         files = FaultyFiles() if by_call else Files()
@@ -340,7 +341,7 @@ def test_other_files_are_synced_with_an_entry(
 def test_entry_has_no_seal_if_another_file_cannot_be_synced(
     tmp_path: Path, *, bad: str, by_call: bool
 ) -> None:
-    """All syncs are made, and each tells its error."""
+    """All syncs are made, and each reports its error."""
 
     class Failing(Files):
         def sync(self, fd: int) -> None:

@@ -1,4 +1,4 @@
-"""Kafka's leader epochs tell how far a log of another program is what it was."""
+"""Kafka's leader epochs show how far a log of another program is unchanged."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_log_is_the_same_below_the_first_epoch_that_differs(case: str) -> None:
 
 
 def test_epochs_are_read_again_when_their_file_changes(tmp_path: Path) -> None:
-    """This holds even if it is too young for its time to tell; a damaged or missing
+    """This holds even if it is too young for its time to show it; a damaged or missing
     file has no epochs."""
     path = tmp_path / "leader-epoch-checkpoint"
     directory = Directory.open_root(Files(), str(tmp_path))
@@ -60,7 +60,7 @@ def test_epochs_are_read_again_when_their_file_changes(tmp_path: Path) -> None:
         assert known.rows == rows
         assert known.now(directory) is known
     os.utime(path, (1, 1))
-    time.sleep(0.1)  # the time of this change is no one's to set back
+    time.sleep(0.1)  # another program may set the time of a later change back
     assert known.now(directory) is known
     assert known.cache_key is not None
     for text in ("damaged", "0\n1\n2147483648 0\n", f"0\n1\n0 {1 << 63}\n"):

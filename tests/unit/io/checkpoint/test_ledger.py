@@ -15,7 +15,7 @@ PINNED = PLAIN._replace(is_pinned=True)
 
 
 def test_oldest_are_forgotten_but_for_the_pinned_and_the_kept() -> None:
-    """10,000 that are not pinned are remembered."""
+    """The 10,000 newest entries without a pin are remembered."""
     found = Ledger({f"i{number}": PLAIN for number in range(10_002)} | {"i1": PINNED})
     changes = {"new": PLAIN}
     assert found.evicted(changes, {"i2", "new"}) == ["i0", "i3"]
@@ -38,7 +38,7 @@ def test_one_that_publishes_again_is_the_last_to_be_forgotten(
 
 
 def test_bytes_are_those_of_all_entries() -> None:
-    """After any changes, and also those of the pinned ones."""
+    """After any changes, and for the pinned ones, too."""
     rng, found = random.Random(3), Ledger()
     for _ in range(300):
         entry = rng.choice([PLAIN, PINNED, PLAIN._replace(note="x" * 50), None])
@@ -73,7 +73,7 @@ def test_pins_have_room_up_to_their_limit(monkeypatch: pytest.MonkeyPatch) -> No
 def test_questions_do_not_go_through_all_entries(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A publication counts the bytes of its own identities only."""
+    """A publication counts only the bytes of its identities."""
     found = Ledger({f"i{number}": PINNED for number in range(100)})
     found.apply({f"j{number}": PLAIN for number in range(100)})
     asked: list[str] = []
@@ -98,7 +98,7 @@ def made(*numbers: int) -> LedgerEntry:
 
 
 def test_calls_of_a_process_are_added_to_those_before() -> None:
-    """The last 64 of them, in the order of their numbers."""
+    """The last 64 of them are kept, in the order of their numbers."""
     known = Ledger({"process:x": made(1, 2)})
     known.apply({"process:x": made(4, 3)})
     entry = known.get("process:x")
@@ -116,7 +116,7 @@ def test_calls_of_a_process_are_added_to_those_before() -> None:
 def test_processes_are_not_pushed_out_by_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """However many publish: their requests may still wait."""
+    """Any number of others may publish: requests of a process may still wait."""
     monkeypatch.setattr(ledger, "IDENTITIES_MAX", 2)
     known = Ledger(
         {"process:x": made(1), "a": LedgerEntry(1, 1, 0), "b": LedgerEntry(1, 1, 0)}
@@ -130,6 +130,6 @@ def test_processes_are_not_pushed_out_by_others(
 
 
 def test_bytes_of_calls_are_counted() -> None:
-    """Their entries are in the same file."""
+    """Entries of calls are in the same file."""
     few, many = Ledger({"process:x": made(1)}), Ledger({"process:x": made(*range(60))})
     assert many.file_bytes > few.file_bytes + 59 * 80

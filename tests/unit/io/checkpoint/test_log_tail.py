@@ -37,7 +37,7 @@ def test_last_batch_is_found_from_any_one_before(
     assert tail is not None
     assert (tail.last_offset, tail.position) == (11, batches[-1].pos)
     assert tail.stands(root, 0)
-    # Of a part of the log it is that part's.
+    # For a part of the log, it is the last batch of that part.
     end = batches[-1].pos
     before = LogTail.find(root, 0, 0, end)
     assert before is not None

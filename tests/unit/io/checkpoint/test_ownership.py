@@ -1,4 +1,5 @@
-"""Who wrote last: what logstore noted counts only while it is still true."""
+"""The last writer of a store: notes of logstore count only while they are still
+true."""
 
 from __future__ import annotations
 
@@ -46,8 +47,8 @@ def drop_first_segment(partition: Path) -> int:
 def test_state_of_an_untouched_partition_stays_stale_after_another_writer(
     tmp_path: Path,
 ) -> None:
-    """logstore follows a broker that deleted a segment, writes to one partition and is
-    killed: of the other partition, too, what logstore once noted does not count."""
+    """After a broker has deleted a segment, written to one partition and been killed,
+    logstore's notes of the other partition do not count either."""
     live = tmp_path / "live"
     write_two(live)
     another_writer(live)
@@ -65,8 +66,8 @@ def test_state_of_an_untouched_partition_stays_stale_after_another_writer(
 
 
 def test_topic_that_is_made_anew_has_nothing_of_the_one_before(tmp_path: Path) -> None:
-    """Neither its recovery point nor its start, whenever its maker is killed: it is not
-    there, or it is new."""
+    """The new topic gets neither the old recovery point nor the old start, whenever its
+    creator is killed: it does not exist, or it is new."""
     live = tmp_path / "live"
     write_two(live)
     with logstore.open(live) as store:
@@ -102,7 +103,8 @@ def test_topic_that_is_made_anew_has_nothing_of_the_one_before(tmp_path: Path) -
 
 
 def test_topic_that_another_writer_deleted_is_not_lost(tmp_path: Path) -> None:
-    """After a broker has deleted a topic, it is gone, and nobody misses it."""
+    """After a broker has deleted a topic, it is gone, and no opening reports it
+    missing."""
     write_two(tmp_path)
     with logstore.open(tmp_path) as store:
         store.create_topic("other")
@@ -118,7 +120,8 @@ def test_topic_that_another_writer_deleted_is_not_lost(tmp_path: Path) -> None:
 
 
 def test_part_of_a_topic_that_a_broker_holds_may_be_configured(tmp_path: Path) -> None:
-    """A broker's directory may hold partitions 0 and 2 and no 1: none is missed."""
+    """A broker's directory may hold partitions 0 and 2 and no 1: none counts as
+    missing."""
     write_two(tmp_path)
     for own in tmp_path.rglob(".logstore*"):
         own.unlink()
@@ -136,7 +139,7 @@ def test_part_of_a_topic_that_a_broker_holds_may_be_configured(tmp_path: Path) -
 def test_store_of_a_later_version_is_refused_untouched(
     tmp_path: Path, name: str, read_only: bool
 ) -> None:
-    """Both versions are named, and no byte changes."""
+    """The error names both versions, and no byte changes."""
     write_two(tmp_path)
     raise_version(tmp_path, name)
     before = snapshot_of(tmp_path)
@@ -150,7 +153,7 @@ def test_store_of_a_later_version_is_refused_untouched(
 def test_partition_of_a_later_version_is_refused_the_others_work(
     tmp_path: Path,
 ) -> None:
-    """Only what a later version wrote cannot be used."""
+    """Only files of the later version cannot be used."""
     write_two(tmp_path)
     raise_version(tmp_path / "orders-1", layout.PARTITION_STATE)
     with logstore.open(tmp_path) as store:
@@ -165,7 +168,7 @@ def test_partition_of_a_later_version_is_refused_the_others_work(
 
 
 def raise_version(path: Path, name: str) -> None:
-    """Make a state file one that a later logstore wrote."""
+    """Give a state file the version of a later logstore."""
     files = Files()
     directory = Directory.open_root(files, str(path))
     data = directory.read_file(name)
@@ -181,7 +184,7 @@ def raise_version(path: Path, name: str) -> None:
 def test_owner_file_without_its_fields_is_damaged(
     tmp_path: Path, value: dict[str, int]
 ) -> None:
-    """The store is taken as Kafka would take it, and the report says so."""
+    """The store is handled like Kafka would handle it, and the report says so."""
     write_two(tmp_path)
     (tmp_path / layout.OWNER).write_bytes(checkpoints.pack_state(value))
     with logstore.open(tmp_path) as store:
@@ -197,7 +200,7 @@ def test_marks_go_in_order_where_the_disk_is_full(
 ) -> None:
     """The owner file durably before Kafka's marker: a power cut that takes only the
     first of the two changes leaves no store that another program seems to have had.
-    What a first try has written is made durable, and stays."""
+    Changes of a first try are made durable, and stay."""
     with open_store(tmp_path) as store:
         append_one(new_partition(store))
     files = FaultyFiles()
@@ -219,7 +222,7 @@ def test_marks_go_in_order_where_the_disk_is_full(
 
 
 def ids_in(store: Path) -> set[str]:
-    """The ids that its topics have, or had."""
+    """The ids that its topics have or had."""
     text = (store / layout.TOPICS).read_text("utf-8")
     return set(re.findall('"id":"([0-9a-f]+)"', text))
 
@@ -228,8 +231,8 @@ def ids_in(store: Path) -> set[str]:
 def test_owner_file_stays_where_the_disk_is_full(
     tmp_path: Path, is_clean: bool
 ) -> None:
-    """Without it topics would get other ids, and what their groups have committed would
-    count no more. After a kill it says already that the store is not clean."""
+    """Without it topics would get other ids, and the committed offsets of their groups
+    would no longer count. After a kill it already marks the store as not clean."""
     path = tmp_path / "store"
     with open_store(path) as store:
         append_one(new_partition(store))
@@ -260,7 +263,7 @@ def test_owner_file_that_cannot_be_changed_goes(
     tmp_path: Path, method: str, short: int
 ) -> None:
     """Half a file never stays: the next opening finds no owner file, and opens the
-    store like Kafka."""
+    store like a directory of Kafka."""
     with open_store(tmp_path / "store") as store:
         append_one(new_partition(store))
     files = FaultyFiles()
@@ -277,8 +280,8 @@ def test_owner_file_that_cannot_be_changed_goes(
 def test_owner_file_that_had_no_room_is_written_when_another_log_is_appended_to(
     tmp_path: Path,
 ) -> None:
-    """Until then the next opening takes the tail of a log for another program's: what a
-    power failure has left in it would be damage."""
+    """Until then the next opening attributes the tail of a log to another program: a
+    tail torn by a power failure would be damage."""
     path = tmp_path / "store"
     with open_store(path) as store:
         append_one(new_partition(store))
@@ -305,7 +308,7 @@ def test_owner_file_that_had_no_room_is_written_when_another_log_is_appended_to(
 def test_owner_file_is_read_again_if_it_is_being_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a full disk it is changed in place; a reader may see half of it, once."""
+    """On a full disk it is changed in place; a reader may once see half of it."""
     with open_store(tmp_path) as store:
         append_one(new_partition(store))
     read, seen = Directory.read_file, []
@@ -326,8 +329,8 @@ def test_owner_file_is_read_again_if_it_is_being_changed(
 def test_opening_after_a_kill_makes_the_names_of_a_partition_durable(
     tmp_path: Path,
 ) -> None:
-    """The sync after the rename of its state may have failed, and what the state says
-    counts: nothing lies past the durable point that would be written again."""
+    """The sync after the rename of its state may have failed, and the content of the
+    state counts: no bytes past the durable point are left to write again."""
     with open_store(tmp_path / "store") as store:
         partition = new_partition(store)
         append_one(partition)
@@ -349,7 +352,7 @@ def test_settings_that_cannot_be_taken_over_are_a_named_error(tmp_path: Path) ->
         with pytest.raises(logstore.StorageError, match="old settings"):
             store.topic("orders").configure(config_of(2, flush_ms=5))
         files.heal()
-        # What `config` says is what appends do; `append_one` relies on it.
+        # The settings of `config` decide what appends do; `append_one` relies on it.
         assert partition.config.message_format == 1
         assert store.topic("orders").config.message_format == 2
         append_one(partition)

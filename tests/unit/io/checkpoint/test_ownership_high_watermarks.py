@@ -32,7 +32,7 @@ def note(path: Path, offset: int) -> None:
 
 
 def noted(path: Path) -> int:
-    """The high watermark of the log. That of a partition that is elsewhere stays."""
+    """The high watermark of the log. The entry of a partition elsewhere stays."""
     ours, other = sorted((path / HIGH_WATERMARKS).read_text().splitlines()[2:])
     assert other == OTHER
     assert ours.startswith("orders 0 ")
@@ -49,14 +49,14 @@ def cut_and_grow(path: Path, count: int) -> None:
 
 @pytest.mark.parametrize("count", [1, 40])
 def test_cut_lowers_the_high_watermark(tmp_path: Path, count: int) -> None:
-    """This holds even if the log has grown beyond it again: it would lie inside of a
+    """This holds even if the log has grown beyond it again: it could be inside a
     batch."""
     cut_and_grow(of_broker(tmp_path), count)
     assert noted(tmp_path) == CUT
 
 
 def test_log_that_was_not_cut_keeps_its_high_watermark(tmp_path: Path) -> None:
-    """It is the broker's, and the file is not written."""
+    """The high watermark is the broker's, and the file is not written."""
     before = (of_broker(tmp_path) / HIGH_WATERMARKS).stat()
     with logstore.open(tmp_path) as store:
         append_one(store.topic("orders")[0])
@@ -74,7 +74,7 @@ def test_cut_before_the_broker_had_the_log_does_not_count(tmp_path: Path) -> Non
 
 
 def test_high_watermark_above_the_end_is_lowered_to_it(tmp_path: Path) -> None:
-    """The broker had acknowledged what a power failure took."""
+    """The broker had acknowledged records that a power failure removed."""
     note(of_broker(tmp_path), COUNT + 9)
     with logstore.open(tmp_path) as store:
         append_one(store.topic("orders")[0])
@@ -90,7 +90,7 @@ def test_repair_that_cuts_lowers_the_high_watermark(tmp_path: Path) -> None:
 
 
 def test_high_watermarks_that_follow_no_format_stay(tmp_path: Path) -> None:
-    """The broker has to say so; the cut itself is done, and closing works."""
+    """The broker has to report them; the cut itself is done, and closing works."""
     (of_broker(tmp_path) / HIGH_WATERMARKS).write_text("what\n")
     cut_and_grow(tmp_path, 1)
     assert (tmp_path / HIGH_WATERMARKS).read_text() == "what\n"

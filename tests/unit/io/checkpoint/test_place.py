@@ -1,4 +1,4 @@
-"""Whether the directory of a store is a copy, by what its owner file says."""
+"""Whether the directory of a store is a copy, according to its owner file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from logstore.io.files import Files
 
 
 class OnFileSystem(Files):
-    """The system tells this UUID."""
+    """The system reports this UUID."""
 
     def __init__(self, uuid: str) -> None:
         self.uuid = uuid

@@ -16,7 +16,7 @@ EDGES = [(1 << 63) - 1, -(1 << 63), 1 << 63, -(1 << 63) - 1, 1 << 200]
 
 
 def told(error: LogStoreError) -> LogStoreError:
-    """The error as another process has it, by way of a file."""
+    """The error as another process reads it from a file."""
     text = checkpoints.state_text({"error": plain_error(error)})
     return error_of(checkpoints.entry_value("path", text.encode())["error"])
 

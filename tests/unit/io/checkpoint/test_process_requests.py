@@ -54,7 +54,7 @@ def put(file: ProcessFile, content: bytes) -> Slot:
 
 
 def contents(owner: ServedProcess, most: int = SLOTS) -> list[bytes | None]:
-    """Contents that the owner takes; it answers with the same."""
+    """Contents that the owner takes; it answers with the same contents."""
     taken = owner.take(most, 1 << 30)
     for one in taken:
         owner.answer(one.slot, one.content or b"damaged")
@@ -99,7 +99,7 @@ def test_withdrawn_request_is_not_taken(
 def test_request_that_is_being_withdrawn_is_left(
     root: Directory, mine: ProcessFile, owner: ServedProcess
 ) -> None:
-    """Nor are those after it taken: they are carried out in order."""
+    """Later requests are not taken either: they are carried out in order."""
     for content in (b"1", b"2"):
         put(mine, content)
     other = ServedProcess(root, ID)
@@ -113,7 +113,7 @@ def test_request_that_is_being_withdrawn_is_left(
 def test_next_owner_takes_what_is_not_answered(
     root: Directory, mine: ProcessFile
 ) -> None:
-    """It does not take those answered before."""
+    """Requests that were answered before are not taken."""
     first = ServedProcess(root, ID)
     slots = [put(mine, b"%d" % n) for n in range(3)]
     taken = first.take(2, 1 << 20)
@@ -126,7 +126,7 @@ def test_next_owner_takes_what_is_not_answered(
 
 
 def test_slots_and_ring_are_used_again(mine: ProcessFile, owner: ServedProcess) -> None:
-    """In any order of answers, and for any sizes; never more than fits."""
+    """Answers come in any order, and sizes vary; never more than fits."""
     rng = random.Random(5)
     waiting: list[tuple[Slot, bytes]] = []
     for _ in range(3000):
@@ -160,7 +160,7 @@ def test_no_more_wait_than_there_are_slots(mine: ProcessFile) -> None:
 def test_damaged_request_is_told_from_others(
     tmp_path: Path, mine: ProcessFile, owner: ServedProcess, pos: int
 ) -> None:
-    """By its checksum."""
+    """The checksum shows it."""
     put(mine, b"content")
     name = next(n for n in os.listdir(tmp_path) if process_of(n))
     with open(tmp_path / name, "r+b") as file:
@@ -203,7 +203,7 @@ def test_torn_answer_is_none(
 def test_files_of_a_process_that_has_ended_are_removed(
     tmp_path: Path, root: Directory
 ) -> None:
-    """It lives as long as it has a byte locked."""
+    """A process counts as alive as long as it holds a lock on its byte."""
     file = ProcessFile(root, ID, {})
     put(file, b"1")
     owner = ServedProcess(root, ID)
@@ -259,7 +259,7 @@ def test_closed_process_leaves_no_file(tmp_path: Path, root: Directory) -> None:
 def test_request_in_files_that_are_gone_is_refused(
     tmp_path: Path, kind: type[Files] | None, change: str
 ) -> None:
-    """Nobody would find it. Nothing of it is there; the place of it is free."""
+    """No process would find it. Nothing of it is there; the place of it is free."""
     root = Directory.open_root((kind or Interrupting)(), str(tmp_path))
     file = ProcessFile(root, ID, {})
     file.free(put(file, b"first"))
@@ -285,7 +285,7 @@ def test_request_in_files_that_are_gone_is_refused(
 def test_request_that_cannot_be_written_has_no_place(
     mine: ProcessFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next one has another number. What was written is not kept in memory."""
+    """The next one has another number. The written bytes are not kept in memory."""
     large = put(mine, bytes(100_000))
     assert mine._calls[2].data == b""
     mine.free(large)
@@ -342,7 +342,8 @@ def test_other_names_are_no_processes(name: str) -> None:
 def test_what_a_process_left_before_its_name_is_removed(
     root: Directory, tmp_path: Path
 ) -> None:
-    """Not while it may be making its files, and nothing of a process with a name."""
+    """Files stay while the process may be creating them; nothing of a named process is
+    removed."""
     file = ProcessFile(root, "b" * 32, {})
     left = [
         tmp_path / f".logstore-answers-{'a' * 32}",
@@ -395,7 +396,8 @@ def test_number_of_an_interrupted_request_is_not_given_again(
 def test_places_of_interrupted_requests_are_used_again(
     root: Directory, mine: ProcessFile, owner: ServedProcess
 ) -> None:
-    """They were answered, or can be withdrawn; a request that the owner has is kept."""
+    """Such requests were answered, or can be withdrawn; one that the owner has is
+    kept."""
     kept = put(mine, b"waits")
     for number in range(2, SLOTS + 1):
         put(mine, b"%d" % number)
@@ -437,7 +439,7 @@ def test_answer_that_comes_late_does_not_release_the_next_request_of_its_slot(
 def test_answer_in_closed_files_is_written_nowhere(
     tmp_path: Path, root: Directory, mine: ProcessFile
 ) -> None:
-    """Other files have the numbers of their descriptors by then."""
+    """Other files have the same descriptor numbers by then."""
     served = ServedProcess(root, ID)
     put(mine, b"asked")
     (taken,) = served.take(SLOTS, 1 << 30)
@@ -455,7 +457,7 @@ def test_answer_in_closed_files_is_written_nowhere(
 def test_request_that_is_being_withdrawn_blocks_those_behind_it(
     mine: ProcessFile, owner: ServedProcess
 ) -> None:
-    """Its process may be stopped: the owner does not look at once again."""
+    """Its process may be stopped: the owner does not look again at once."""
     slot = put(mine, b"withdrawn")
     put(mine, b"behind")
     fd, byte = mine._file.fd, process_requests._TAKEN + slot.place

@@ -31,7 +31,7 @@ def test_each_taking_over_gives_the_next_epoch(root: Directory) -> None:
 
 
 def test_name_gets_another_id_after_the_last_epoch(root: Directory) -> None:
-    """The batches of the earlier ids are still those of the name."""
+    """The batches of the earlier ids still belong to the name."""
     write(root, [["a", EPOCH_MAX - 1, [NAMED_ID_MIN + 5, NAMED_ID_MIN + 4]]])
     ids = NAMED_ID_MIN + 5, NAMED_ID_MIN + 4
     assert take_over(root, "a") == NamedProducer(EPOCH_MAX, ids)

@@ -30,7 +30,8 @@ def test_snapshot_is_read_as_it_was_written(root: Directory) -> None:
 
 
 def test_offsets_are_those_of_the_snapshots_in_use(root: Directory) -> None:
-    """In order; those that wait for their removal, or were not finished, are none."""
+    """In order; snapshots that wait for their removal, or were not finished, do not
+    count."""
     for offset in (20, 3, 100):
         root.write_file(segment_file(offset, SNAPSHOT), b"")
     for name in (

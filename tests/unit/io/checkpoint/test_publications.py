@@ -36,7 +36,7 @@ def entry(*bases: list[Any], changes: list[list[Any]] | None = None) -> dict[str
 
 
 def test_log_is_synced_when_its_end_moves() -> None:
-    """Its first end may be of records that are in memory alone."""
+    """The first end may belong to records that are only in memory."""
     first = EMPTY.after([entry(row(A, 5), row(B, 9))])
     assert first.bases == {A: 5, B: 9}
     assert first.synced == frozenset()
@@ -64,7 +64,7 @@ def test_last_change_of_an_identity_counts_and_comes_last() -> None:
 
 @pytest.mark.parametrize("is_appended", [False, True])
 def test_published_is_what_both_files_say(root: Directory, is_appended: bool) -> None:
-    """This holds even if the journal has grown since it was read."""
+    """The journal may have grown since it was read."""
     old = {"a": ENTRY, "b": ENTRY._replace(sequence=1), "c": ENTRY}
     checkpoints.write_state(root, layout.PUBLISHED, remembered(old))
     changes = change_rows({"a": ENTRY._replace(sequence=8), "b": None})
@@ -87,7 +87,8 @@ def test_published_is_what_both_files_say(root: Directory, is_appended: bool) ->
 def test_journal_that_ends_while_it_is_read_is_none(
     root: Directory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has grown since it was read, and its owner closes the store right then."""
+    """The journal has grown since it was read, and its owner closes the store at that
+    moment."""
     first = {"version": 3, "generation": "epoch", **entry(row(A, 5))}
     file = GrowingFile(root, layout.PUBLICATION)
     file.replace(checkpoints.state_text(first))
@@ -117,7 +118,7 @@ def test_unknown_publications_are_read_as_they_were_recorded(root: Directory) ->
 
 
 def test_journal_counts_as_long_as_logstore_is_the_writer(root: Directory) -> None:
-    """The journal stays as it is when another program takes the store over, or the
+    """The journal stays unchanged when another program takes the store over, or the
     owner file is lost and put back."""
     owner = Ownership(root)
     owner.read_owner(lambda action: None)

@@ -1,4 +1,5 @@
-"""Digests of sealed segments: written after the roll, true as long as they stand."""
+"""Digests of sealed segments: written after the roll, true as long as the segments
+stay."""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ def new_partition(store: logstore.Store, magic: int = 1) -> logstore.Partition:
 
 @every_magic
 def test_digest_says_what_a_sealed_segment_was(tmp_path: Path, magic: int) -> None:
-    """Offsets, size, times and XXH3 are those of the file."""
+    """Offsets, size, times and XXH3 match the file."""
     directory = tmp_path / "orders-0"
     with logstore.open(tmp_path) as store:
         partition = new_partition(store, magic)
@@ -70,7 +71,7 @@ def test_digest_says_what_a_sealed_segment_was(tmp_path: Path, magic: int) -> No
 
 
 def test_closing_writes_the_digests_that_are_due(tmp_path: Path) -> None:
-    """And opening with the setting on makes up for those that a crash left out."""
+    """Opening with the setting on makes up for digests that a crash left out, too."""
     directory = tmp_path / "orders-0"
     with logstore.open(tmp_path) as store:
         fill(new_partition(store), 30, call=3)
@@ -83,7 +84,7 @@ def test_closing_writes_the_digests_that_are_due(tmp_path: Path) -> None:
 
 
 def test_without_the_setting_there_are_none(tmp_path: Path) -> None:
-    """They cost a reading of each segment, so they have to be asked for."""
+    """Digests cost a read of each segment, so they must be requested."""
     with logstore.open(tmp_path) as store:
         fill(store.create_topic("orders", config=config_of(1))[0], 30)
         store.topic("orders")[0].roll()
@@ -91,7 +92,8 @@ def test_without_the_setting_there_are_none(tmp_path: Path) -> None:
 
 
 def test_digest_goes_with_its_segment(tmp_path: Path) -> None:
-    """Deleted with it; and one that is appended to again is sealed no more."""
+    """The digest is deleted with the segment; a segment that is appended to again is no
+    longer sealed."""
     directory = tmp_path / "orders-0"
     with logstore.open(tmp_path) as store:
         partition = new_partition(store)
@@ -110,7 +112,7 @@ def test_digest_goes_with_its_segment(tmp_path: Path) -> None:
 
 
 def test_stale_digest_of_a_crash_is_removed(tmp_path: Path) -> None:
-    """One of the active segment, and one without a segment."""
+    """A stale digest is one of the active segment, or one without a segment."""
     with logstore.open(tmp_path / "live") as store:
         partition = new_partition(store)
         fill(partition, 30, call=3)
@@ -151,7 +153,7 @@ def test_damaged_segment_gets_no_digest(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("value", [{}, {"base_offset": 3}, {"base_offset": "x"}])
 def test_bad_digest_is_an_error(tmp_path: Path, value: dict[str, object]) -> None:
-    """It says so, and which file it is."""
+    """The error names the file."""
     (tmp_path / layout.digest_file(3)).write_bytes(checkpoints.pack_state(value))
     root = Directory.open_root(Files(), str(tmp_path))
     with pytest.raises(
@@ -164,7 +166,7 @@ def test_bad_digest_is_an_error(tmp_path: Path, value: dict[str, object]) -> Non
 
 @pytest.mark.parametrize("text", ["yes", "1", ""])
 def test_setting_is_true_or_false(text: str) -> None:
-    """From Kafka-style texts, too."""
+    """Texts in Kafka's style are accepted, too."""
     properties = {"segment.digests": "True"}
     assert logstore.TopicConfig.from_properties(properties).segment_digests is True
     with pytest.raises(logstore.ConfigError):
@@ -190,7 +192,7 @@ def test_verify_tells_a_segment_that_is_not_what_was_sealed(tmp_path: Path) -> N
 
 
 def test_verify_tells_a_bad_digest(tmp_path: Path) -> None:
-    """A side file that is damaged itself."""
+    """The side file itself is damaged."""
     with logstore.open(tmp_path) as store:
         fill(new_partition(store), 30, call=3)
     path = tmp_path / "orders-0" / layout.digest_file(0)
@@ -200,7 +202,7 @@ def test_verify_tells_a_bad_digest(tmp_path: Path) -> None:
 
 
 def test_repair_puts_a_digest_aside_that_is_not_borne_out(tmp_path: Path) -> None:
-    """The segment stays, and its digest is kept for whoever wants to look into it."""
+    """The segment stays, and its digest is kept for inspection."""
     directory = tmp_path / "orders-0"
     with logstore.open(tmp_path) as store:
         fill(new_partition(store), 30, call=3)
@@ -216,7 +218,7 @@ def test_repair_puts_a_digest_aside_that_is_not_borne_out(tmp_path: Path) -> Non
 
 
 def test_digest_of_another_segment_is_no_digest(root: Directory) -> None:
-    """It was copied with its file's name changed, or restored to the wrong place."""
+    """The digest was copied under another name, or restored to the wrong place."""
     digest = SegmentDigest(10, 20, 5, -1, -1, "0" * 32)
     write_digest(root, digest)
     assert read_digest(root, 10) == digest

@@ -1,4 +1,4 @@
-"""The fields of state files: what is of the right form may still be impossible."""
+"""The fields of state files: values of the right type may still be impossible."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ RIGHT: dict[str, dict[str, Any]] = {
         "partition": 0,
     },
 }
-# What is put where, in a path of keys.
+# Wrong values, and their places as paths of keys.
 WRONG: list[tuple[str, tuple[Any, ...], Any]] = [
     (layout.OWNER, ("clean",), 1),
     (layout.OWNER, ("fingerprints",), [1]),
@@ -68,7 +68,7 @@ def test_right_fields_pass(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "path", "wrong"), WRONG)
 def test_wrong_field_is_refused(name: str, path: tuple[Any, ...], wrong: Any) -> None:
-    """One at a time, all others being right."""
+    """One field is wrong at a time, all others are right."""
     value = copy.deepcopy(RIGHT[name])
     place: Any = value
     for key in path[:-1]:

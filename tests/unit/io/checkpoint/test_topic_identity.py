@@ -1,4 +1,4 @@
-"""`.logstore-topic`: which topic and which log a partition's directory has."""
+"""`.logstore-topic`: the topic and the log of a partition's directory."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def directory(tmp_path: Path) -> Directory:
 
 
 def test_identity_that_was_written_is_read(directory: Directory) -> None:
-    """The file says what was written."""
+    """The file contains the written values."""
     assert TopicIdentity.read(directory) is None
     ONE.write(directory)
     assert TopicIdentity.read(directory) == ONE
@@ -38,7 +38,7 @@ def test_identity_that_was_written_is_read(directory: Directory) -> None:
 def test_identity_with_a_damaged_bit_is_refused(
     directory: Directory, tmp_path: Path
 ) -> None:
-    """A damaged file says nothing."""
+    """A damaged file counts for nothing."""
     ONE.write(directory)
     file = tmp_path / layout.TOPIC_IDENTITY
     for position in range(0, file.stat().st_size, 7):
@@ -52,13 +52,13 @@ def test_identity_with_a_damaged_bit_is_refused(
 def test_identity_with_a_strange_id_is_not_written(
     directory: Directory, field: str
 ) -> None:
-    """Nothing is written that could not be read again."""
+    """No file is written that could not be read again."""
     with pytest.raises(ValueError, match="32 hexadecimal digits"):
         ONE._replace(**{field: "../x"}).write(directory)
 
 
 def test_identity_under_another_name_is_moved_or_copied() -> None:
-    """A moved topic keeps its id; a copy has an id of its own, always the same."""
+    """A moved topic keeps its id; a copy has a different id, always the same."""
     assert ONE.id_as("orders", is_copy=True) == ONE.topic_id
     assert ONE.id_as("sales", is_copy=False) == ONE.topic_id
     copied = ONE.id_as("sales", is_copy=True)
@@ -68,7 +68,7 @@ def test_identity_under_another_name_is_moved_or_copied() -> None:
 
 
 def test_log_ids_of_partitions_differ() -> None:
-    """Each partition of each topic has a log of its own."""
+    """Each partition of each topic has a separate log."""
     ids = {log_id_of(topic * 32, n) for topic in "12" for n in range(3)}
     assert len(ids) == 6
 
@@ -84,7 +84,7 @@ def test_log_ids_of_partitions_differ() -> None:
 def test_kafka_id_is_that_of_the_metadata(
     directory: Directory, tmp_path: Path, text: bytes, found: str
 ) -> None:
-    """Kafka writes it in URL-safe base 64, and zeros for none."""
+    """Kafka writes it in URL-safe base 64, and zeros if there is no id."""
     assert kafka_id_of(directory) == ""
     raw = base64.urlsafe_b64encode(bytes.fromhex(found)).rstrip(b"=")
     (tmp_path / layout.PARTITION_METADATA).write_bytes(text.replace(b"%s", raw))
@@ -94,7 +94,7 @@ def test_kafka_id_is_that_of_the_metadata(
 def test_own_files_are_those_with_the_prefix(
     directory: Directory, tmp_path: Path
 ) -> None:
-    """Kafka's files tell nothing about logstore."""
+    """Kafka's files say nothing about logstore."""
     (tmp_path / "00000000000000000000.log").touch()
     assert not has_own_files(directory)
     (tmp_path / layout.PARTITION_STATE).touch()

@@ -35,7 +35,7 @@ def directory(tmp_path: Path) -> Iterator[Directory]:
 
 
 def test_verdicts_are_read_as_they_were_written(directory: Directory) -> None:
-    """None without a file."""
+    """A missing file gives no verdicts."""
     assert Verdicts.read(directory) == NO_VERDICTS
     write_verdicts(directory, [ROW, ROW._replace(segment=-1)], CLOSED)
     found = Verdicts.read(directory)
@@ -58,7 +58,7 @@ def test_verdicts_are_read_as_they_were_written(directory: Directory) -> None:
 def test_verdicts_that_cannot_be_used_count_as_damage(
     directory: Directory, wrong: dict[str, Any]
 ) -> None:
-    """Nothing may be cut because of them."""
+    """No bytes may be cut because of them."""
     directory.write_file(layout.DAMAGED, checkpoints.pack_state(wrong))
     found = Verdicts.read(directory)
     assert found
@@ -68,7 +68,7 @@ def test_verdicts_that_cannot_be_used_count_as_damage(
 def test_state_has_another_version_while_there_are_verdicts(
     directory: Directory,
 ) -> None:
-    """One that was not there goes again; another keeps its content."""
+    """A new file is removed again; an existing one keeps its content."""
     for before in (None, {"active": {}, "generation": "epoch"}):
         if before is not None:
             checkpoints.write_state(directory, layout.PARTITION_STATE, before)
@@ -82,7 +82,7 @@ def test_state_has_another_version_while_there_are_verdicts(
 
 
 def test_file_of_earlier_releases_is_read_once_more(directory: Directory) -> None:
-    """It says where the log ended; a bad one counts."""
+    """The file has the former end of the log; a bad one counts as well."""
     assert Verdicts.read(directory).with_earlier(directory) == NO_VERDICTS
     checkpoints.write_state(directory, layout.CLOSED, CLOSED._asdict())
     found = Verdicts.read(directory).with_earlier(directory)
@@ -97,7 +97,7 @@ def test_file_of_earlier_releases_is_read_once_more(directory: Directory) -> Non
 def test_digest_covers_the_bytes_of_the_damage_alone(
     directory: Directory, tmp_path: Path
 ) -> None:
-    """Up to 64 KiB, and not beyond its end."""
+    """The digest covers up to 64 KiB, and nothing beyond the end of the damage."""
     (tmp_path / "log").write_bytes(bytes(100) + b"x" * 100)
     size, digest = digest_at(directory, "log", 100, 150)
     assert size == 50

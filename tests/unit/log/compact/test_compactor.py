@@ -1,4 +1,4 @@
-"""`Partition.compact` and `Store.compact`: what they do, refuse, and report."""
+"""`Partition.compact` and `Store.compact`: effects, refusals, and reports."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def checkpoint(store: Path) -> str:
 
 
 def test_report_says_what_was_done(tmp_path: Path) -> None:
-    """And the checkpoint for brokers where it ended."""
+    """Kafka's cleaner checkpoint gets the end offset of the compaction."""
     with logstore.open(tmp_path) as store:
         partition = topic(store)
         wanted = write(partition)
@@ -97,7 +97,7 @@ def test_report_says_what_was_done(tmp_path: Path) -> None:
 def test_empty_log_has_nothing_to_compact(
     tmp_path: Path, force: bool, dry_run: bool
 ) -> None:
-    """This holds even in a read-only store."""
+    """A read-only store reports the same."""
     with logstore.open(tmp_path) as store:
         topic(store)
         report = store.topic("t")[0].compact(force=force, dry_run=dry_run)
@@ -107,7 +107,7 @@ def test_empty_log_has_nothing_to_compact(
 
 
 def test_clean_part_is_compacted_by_the_dirty_one(tmp_path: Path) -> None:
-    """Only if the ratio is exceeded, or it is forced."""
+    """The ratio must be exceeded, or the compaction forced."""
     with logstore.open(tmp_path) as store:
         partition = topic(store)
         write(partition, 100, 100)
@@ -151,8 +151,8 @@ def test_many_keys_take_several_passes(tmp_path: Path) -> None:
 def test_report_has_the_memory_of_large_batches(
     tmp_path: Path, compression: str, value: bytes, times: int
 ) -> None:
-    """It is taken beside `max_memory`: the batch, and of a compressed one a copy and
-    what is in it. A buffer of which little is used does not count."""
+    """The report adds to `max_memory` the batch, and for a compressed batch a copy and
+    its decompressed records. Unused parts of a buffer do not count."""
     with logstore.open(tmp_path) as store:
         partition = topic(
             store,
@@ -169,7 +169,8 @@ def test_report_has_the_memory_of_large_batches(
 
 
 def test_dry_run_ends_with_more_keys_than_have_room(tmp_path: Path) -> None:
-    """Each key once: no class of them is much smaller than its share of the offsets."""
+    """Each key occurs once: no class of keys is much smaller than its share of the
+    offsets."""
     with logstore.open(tmp_path) as store:
         partition = topic(store, segment_bytes=4 << 20)
         keys = [b"%08d" % number for number in range(400_000)]
@@ -223,7 +224,7 @@ def test_as_many_offsets_as_a_map_knows(
 
 
 def test_tombstone_goes_after_its_time(tmp_path: Path) -> None:
-    """The time begins at its first compaction; a clock that jumps ahead before that
+    """The delay begins at its first compaction; a clock that jumps ahead before that
     does not remove it."""
     with logstore.open(tmp_path) as store:
         partition = topic(store)
@@ -243,7 +244,8 @@ def test_tombstone_goes_after_its_time(tmp_path: Path) -> None:
 
 
 def test_old_tombstones_go_by_the_times_of_the_files(tmp_path: Path) -> None:
-    """Magic 1 has no horizon: the last clean segment must be so much younger."""
+    """Magic 1 has no delete horizon: the last clean segment must be younger by the
+    delay."""
     import os
 
     items = [Item(n, b"k%d" % n, None, TIME_MS) for n in range(2)]
@@ -265,7 +267,7 @@ def test_old_tombstones_go_by_the_times_of_the_files(tmp_path: Path) -> None:
 
 
 def test_open_transaction_ends_the_compaction_before_it(tmp_path: Path) -> None:
-    """Its segment, and all after it, stay as they are."""
+    """The transaction's segment, and all segments after it, stay unchanged."""
 
     def put(base: int, *batches: Any) -> None:
         path = tmp_path / "t-0" / f"{base:020d}.log"
@@ -285,7 +287,7 @@ def test_open_transaction_ends_the_compaction_before_it(tmp_path: Path) -> None:
 
 
 def test_committed_data_stays_across_groups_and_rounds(tmp_path: Path) -> None:
-    """The marker is in another group than the data; the data in the clean part."""
+    """The marker is in another group than the data, and the data in the clean part."""
     directory = tmp_path / "t-0"
     directory.mkdir()
     data = batch2([Item(0, b"a", b"1", 1)], producer=(9, 0, 0), attributes=0x10)
@@ -320,7 +322,7 @@ def test_truncation_lowers_the_checkpoint(tmp_path: Path) -> None:
 
 
 def test_deleted_topic_leaves_the_checkpoint(tmp_path: Path) -> None:
-    """Another one of its name restarts."""
+    """Another topic of its name begins without one."""
     with logstore.open(tmp_path) as store:
         write(topic(store))
         write(topic(store, "u"))
@@ -333,7 +335,7 @@ def test_deleted_topic_leaves_the_checkpoint(tmp_path: Path) -> None:
 
 
 def test_damaged_checkpoint_counts_as_empty(tmp_path: Path) -> None:
-    """All is compacted again."""
+    """The whole log is compacted again."""
     with logstore.open(tmp_path) as store:
         partition = topic(store)
         write(partition)
@@ -344,7 +346,7 @@ def test_damaged_checkpoint_counts_as_empty(tmp_path: Path) -> None:
 
 
 def test_topic_that_is_not_compacted_refuses(tmp_path: Path) -> None:
-    """And a store leaves it out."""
+    """The store skips it."""
     with logstore.open(tmp_path) as store:
         partition = topic(store, cleanup_policy="delete")
         with pytest.raises(ConfigError, match="without 'compact'"):
@@ -356,7 +358,7 @@ def test_topic_that_is_not_compacted_refuses(tmp_path: Path) -> None:
     "given", [{"max_memory": 100}, {"max_bytes_per_s": 0}, {"max_memory": "much"}]
 )
 def test_bad_option_is_refused(tmp_path: Path, given: dict[str, Any]) -> None:
-    """Before anything is done."""
+    """The error comes before any change."""
     with logstore.open(tmp_path) as store:
         partition = topic(store)
         with pytest.raises(ConfigError):
@@ -364,7 +366,7 @@ def test_bad_option_is_refused(tmp_path: Path, given: dict[str, Any]) -> None:
 
 
 def test_read_only_store_refuses(tmp_path: Path) -> None:
-    """It changes nothing, and says what would be done."""
+    """It changes nothing, and reports the changes that a compaction would make."""
     with logstore.open(tmp_path) as store:
         write(topic(store))
     with logstore.open(tmp_path, read_only=True) as store:
@@ -380,7 +382,7 @@ def test_read_only_store_refuses(tmp_path: Path) -> None:
 @pytest.mark.parametrize("codec", ["none", "lz4"])
 @pytest.mark.parametrize("magic", [1, 2])
 def test_record_without_key_is_refused(tmp_path: Path, magic: int, codec: str) -> None:
-    """By each way of writing; an empty key is one."""
+    """Each way of writing refuses it; an empty key is accepted."""
     with logstore.open(tmp_path) as store:
         partition = topic(store, message_format=magic, compression_type=codec)
         plain = topic(store, "plain", cleanup_policy="delete", message_format=magic)
@@ -411,7 +413,7 @@ def test_record_without_key_is_refused(tmp_path: Path, magic: int, codec: str) -
 
 
 def test_topic_that_becomes_compacted_refuses_from_then_on(tmp_path: Path) -> None:
-    """Records without a key that it has are removed by the compaction."""
+    """The compaction removes its existing records without a key."""
     with logstore.open(tmp_path) as store:
         partition = topic(store, cleanup_policy="delete")
         partition.append(b"old")
@@ -424,7 +426,7 @@ def test_topic_that_becomes_compacted_refuses_from_then_on(tmp_path: Path) -> No
 
 
 def test_full_disk_is_reported_before_anything_is_written(tmp_path: Path) -> None:
-    """A tenth more than the group takes must be free."""
+    """The free space must exceed the size of the group by a tenth."""
     files = FullDisk()
     with logstore.store.opening.open_store(tmp_path, _files=files) as store:
         partition = topic(store)
@@ -440,7 +442,7 @@ def test_full_disk_is_reported_before_anything_is_written(tmp_path: Path) -> Non
 
 
 def test_damaged_batch_ends_the_compaction(tmp_path: Path) -> None:
-    """The log stays as it is."""
+    """The log stays unchanged."""
     with logstore.open(tmp_path) as store:
         partition = topic(store)
         write(partition)
@@ -456,7 +458,7 @@ def test_damaged_batch_ends_the_compaction(tmp_path: Path) -> None:
 
 
 def test_store_compacts_by_itself(tmp_path: Path) -> None:
-    """Every `compaction_ms`; a failure is raised by the next call."""
+    """The store compacts every `compaction_ms`; the next call raises a failure."""
     config = StoreConfig(compaction_ms=10)
     with logstore.open(tmp_path, config=config) as store:
         partition = topic(store, min_cleanable_dirty_ratio=0.0)
@@ -467,7 +469,7 @@ def test_store_compacts_by_itself(tmp_path: Path) -> None:
             time.sleep(0.01)
         assert values(partition) == wanted
         assert len(list(partition.read())) == len(wanted)
-        # One that cannot be read.
+        # A segment that cannot be read.
         write(partition)
         damaged = Path(partition.segments[-2].path)
         data = bytearray(damaged.read_bytes())
@@ -491,7 +493,7 @@ def test_store_compacts_by_itself(tmp_path: Path) -> None:
 def test_compaction_is_on_by_default(
     tmp_path: Path, config: StoreConfig, expected: bool
 ) -> None:
-    """A thread does it where a topic asks for it."""
+    """A thread compacts topics that ask for it."""
     with logstore.open(tmp_path, config=config) as store:
         store.create_topic("plain")[0].append(b"v")
         assert not store._topics.compaction._has_begun
@@ -511,7 +513,8 @@ def _are_small_in_time(logs: list[Path]) -> bool:
 
 
 def test_damaged_partition_keeps_compaction_from_no_other(tmp_path: Path) -> None:
-    """The others are compacted, and the one error is that of the damaged one."""
+    """The other partitions are compacted, and the only error is that of the damaged
+    one."""
     config = StoreConfig(compaction_ms=10)
     with logstore.open(tmp_path) as store:
         for name in ("a", "b", "c"):
@@ -525,11 +528,11 @@ def test_damaged_partition_keeps_compaction_from_no_other(tmp_path: Path) -> Non
     damaged.write_bytes(data)
     store = logstore.open(tmp_path, config=config)
     try:
-        # Not from the store: a call may raise what has failed in the first round.
+        # Not through the store: a call may raise the failure of the first round.
         firsts = [tmp_path / f"{name}-0" / damaged.name for name in ("b", "c")]
         assert _are_small_in_time(firsts)
         for _ in range(100):
-            time.sleep(0.01)  # the rounds go on
+            time.sleep(0.01)  # the rounds continue
         with pytest.raises(logstore.CorruptRecordError) as caught:
             store.topics()
         assert str(caught.value).count("in the background") == 1
@@ -539,7 +542,7 @@ def test_damaged_partition_keeps_compaction_from_no_other(tmp_path: Path) -> Non
 
 
 def test_rate_is_limited(tmp_path: Path) -> None:
-    """It waits between two steps, by the clock of the store."""
+    """The compaction waits between two steps, by the clock of the store."""
     with logstore.open(tmp_path) as store:
         partition = topic(store)
         wanted = write(partition)
@@ -579,7 +582,7 @@ def test_log_that_became_shorter_without_the_store_lowers_the_checkpoint(
 def test_partition_whose_checkpoint_cannot_be_read_is_loaded_once_it_can(
     tmp_path: Path,
 ) -> None:
-    """Appends could end above what it says."""
+    """Appends could end above the offset in it."""
     with logstore.open(tmp_path) as store:
         wanted = write(topic(store))
         partition_end = store.topic("t")[0].end_offset
@@ -597,7 +600,8 @@ def test_partition_whose_checkpoint_cannot_be_read_is_loaded_once_it_can(
 def test_clock_that_is_a_day_ahead_of_the_log_removes_no_tombstone(
     tmp_path: Path,
 ) -> None:
-    """Its files say when it was written to. A time that the caller gives is taken."""
+    """Its files show the time of the last write. An explicit time of the caller is
+    used."""
     day_ms = 24 * 60 * 60 * 1000
     files = FixedClock(time.time_ns() // 1_000_000)
     with logstore.store.opening.open_store(tmp_path, _files=files) as store:

@@ -57,7 +57,7 @@ def values(partition: Partition, key: bytes) -> list[bytes | None]:
 
 
 def append_open(partition: Partition, key: bytes, value: bytes | None) -> None:
-    """A record of a transaction of producer 7."""
+    """Append a record of a transaction of producer 7."""
     data = batch2(
         [Item(0, key, value, TIME_MS)], producer=(7, 0, 0), attributes=0x10
     ).data
@@ -65,12 +65,13 @@ def append_open(partition: Partition, key: bytes, value: bytes | None) -> None:
 
 
 def append_end(partition: Partition, kind: int) -> None:
-    """Its end."""
+    """Append the marker of its end."""
     partition.append_batches(marker(0, 7, 0, kind, TIME_MS).data, transactions=True)
 
 
 def once(at: int, action: Callable[[], Any]) -> Callable[[Any], None]:
-    """Callback for `on_progress`: an action after the step of this number, from 1."""
+    """Callback for `on_progress`: run an action after the step of this number, from
+    1."""
     steps = []
 
     def on_progress(_: Any) -> None:
@@ -91,7 +92,7 @@ def small_map(monkeypatch: pytest.MonkeyPatch) -> int:
 def test_dry_run_of_a_log_with_gaps_takes_few_passes(
     tmp_path: Path, small_map: int
 ) -> None:
-    """How many there are depends on the keys, not on the offsets."""
+    """The number of passes depends on the keys, not on the offsets."""
     folder = tmp_path / "t-0"
     folder.mkdir()
     for base in range(0, 1 << 32, 1 << 27):
@@ -129,7 +130,7 @@ def changed_while_counted(
 
 
 def test_dry_run_of_a_log_that_another_process_cuts_looks_again(tmp_path: Path) -> None:
-    """Batches of other sizes lie where the old ones were: they are no damage."""
+    """Batches of other sizes have replaced the old ones: this is no damage."""
 
     def change(store: Store) -> None:
         partition = store.topic("t")[0]
@@ -144,7 +145,7 @@ def test_dry_run_of_a_log_that_another_process_cuts_looks_again(tmp_path: Path) 
 
 
 def test_dry_run_believes_damage_that_is_there_again(tmp_path: Path) -> None:
-    """Appends to the log meanwhile change nothing."""
+    """Appends to the log in between change nothing."""
 
     def damage(store: Store) -> None:
         log = min((tmp_path / "t-0").glob("*.log"))
@@ -160,7 +161,8 @@ def test_dry_run_believes_damage_that_is_there_again(tmp_path: Path) -> None:
 def test_dry_run_in_several_passes_counts_everything_once(
     tmp_path: Path, small_map: int
 ) -> None:
-    """Aborted records, tombstones and their batches, too; and markers stay."""
+    """Aborted records, tombstones and their batches are counted, too; and markers
+    stay."""
     with logstore.open(tmp_path) as store:
         partition = topic(store)
         for number in range(3 * KEYS):
@@ -184,7 +186,7 @@ def test_transaction_that_arrives_between_two_passes_is_seen(
     tmp_path: Path, small_map: int
 ) -> None:
     """The first pass has found no producer. Later an aborted record of a key does not
-    supersede the one before."""
+    supersede the earlier one."""
     with logstore.open(tmp_path) as store:
         partition = topic(store)
         partition.append(b"kept", b"k")
@@ -210,10 +212,10 @@ def test_transaction_that_arrives_between_two_passes_is_seen(
 def test_marker_behind_the_extent_does_not_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: int, is_cut: bool
 ) -> None:
-    """The transaction ends when the compaction has just seen the bounds of the log, or
-    when it has asked for the last stable offset (with `is_cut`: it was cut, and begun
-    anew, between the two). It is not taken for a committed one: the record before it
-    stays, and the next compaction decides."""
+    """The transaction ends after the compaction has seen the bounds of the log, or
+    (with `is_cut`: the log was cut and written again in between) after it has asked for
+    the last stable offset. It does not count as committed: the record before it stays,
+    and the next compaction decides."""
     begin = Replacement.begin
     with logstore.open(tmp_path) as store:
         partition = topic(store)
@@ -283,7 +285,7 @@ def test_cut_that_removes_a_marker_begins_the_compaction_anew(tmp_path: Path) ->
 def test_cut_in_what_is_being_read_is_no_damage(
     tmp_path: Path, step: int, rolls: bool, dry_run: bool
 ) -> None:
-    """A compaction that meets the end of a segment which was cut restarts; it raises
+    """A compaction that reaches the end of a segment which was cut restarts; it raises
     no error, and it ends."""
     with logstore.open(tmp_path) as store:
         partition = topic(store)
@@ -309,7 +311,7 @@ def test_cut_in_what_is_being_read_is_no_damage(
 def test_cut_at_the_end_of_a_full_map_begins_the_compaction_anew(
     tmp_path: Path, small_map: int
 ) -> None:
-    """The map has the keys of some records after its end; the cut takes these."""
+    """The map has keys of records after its end; the cut removes these."""
     with logstore.open(tmp_path) as store:
         partition = topic(store)
         partition.append(b"kept", b"k")
@@ -334,8 +336,8 @@ def test_cut_at_the_end_of_a_full_map_begins_the_compaction_anew(
 
 @pytest.mark.parametrize("step", [1, 2, 3])
 def test_cut_stays_in_the_checkpoint(tmp_path: Path, step: int) -> None:
-    """This holds even if no group has changed: later appends are dirty, and a tombstone
-    among them goes only after the records it deletes."""
+    """The cut counts even if no group has changed: later appends are dirty, and a
+    tombstone among them goes only after the records it deletes."""
     with logstore.open(tmp_path) as store:
         partition = topic(store)
         for number in range(10):
@@ -362,7 +364,7 @@ def test_cut_stays_in_the_checkpoint(tmp_path: Path, step: int) -> None:
 def test_second_compaction_reads_the_checkpoint_when_the_first_has_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A cut, and appends, while it waits: all of them are dirty."""
+    """A cut and appends come while it waits: all of them are dirty."""
     enter = compactor._Compactor._enter
     with logstore.open(tmp_path) as store:
         partition = topic(store)
@@ -432,7 +434,7 @@ def test_deletion_of_the_topic_ends_the_compaction_before_it_forgets(
 def test_topic_that_could_not_be_deleted_is_compacted_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A compaction whose steps all fall before or after the attempt continues, too."""
+    """A compaction whose steps are all before or after the attempt continues, too."""
     with logstore.open(tmp_path) as store:
         partition = topic(store)
         partition.append(b"1", b"a")
@@ -453,8 +455,8 @@ def test_topic_that_could_not_be_deleted_is_compacted_again(
 
 
 def test_compaction_from_inside_itself_is_refused(tmp_path: Path) -> None:
-    """It would wait for itself; the outer one continues. That of another partition may
-    be made."""
+    """The inner one would wait for itself; the outer one continues. A compaction of
+    another partition is allowed."""
     with logstore.open(tmp_path) as store:
         partition = topic(store)
         other = store.create_topic("other", config=CONFIG)[0]
@@ -474,7 +476,7 @@ def test_compaction_from_inside_itself_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("now_ms", [-1, 1 << 63, 1 << 70, -(1 << 70)])
 def test_time_outside_of_64_bits_is_refused(tmp_path: Path, now_ms: int) -> None:
-    """And one before 1970: a batch cannot have it."""
+    """A time before 1970 is refused, too: a batch cannot have it."""
     with logstore.open(tmp_path) as store:
         partition = topic(store)
         partition.append(None, b"a")
@@ -491,8 +493,8 @@ def test_time_outside_of_64_bits_is_refused(tmp_path: Path, now_ms: int) -> None
 def test_interrupt_of_a_compaction_leaves_none_under_way(
     tmp_path: Path, dry_run: bool
 ) -> None:
-    """Wherever it comes: the next one begins, and does not wait for it. If the log has
-    ended, it says so."""
+    """At any call: the next compaction begins without a wait for the interrupted one.
+    If the log has ended, it raises an error."""
     place, has_raised = 1, True
     while has_raised:
         with open_store(tmp_path, _files=Unsynced()) as store:

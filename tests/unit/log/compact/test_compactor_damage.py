@@ -1,5 +1,5 @@
-"""A compaction of a log with offsets that cannot be right: no checksum covers those of
-a batch, and in the new segment nobody could tell any more."""
+"""Compaction of a log with impossible offsets: no checksum covers the offsets of a
+batch, and a new segment would hide the damage."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def written(path: Path, segments: dict[int, list[Batch]]) -> Path:
 def check_is_refused(
     path: Path, segments: dict[int, list[Batch]], name: int, last_offset: int
 ) -> logstore.CorruptRecordError:
-    """A compaction of segments ends with a named error, and the log stays, if the last
-    batch of one of them says that it ends at another offset."""
+    """Check that a compaction raises a named error, and the log stays, if the header of
+    a segment's last batch gives it a wrong end offset."""
     folder = written(path, segments)
     with logstore.open(path) as store:
         store.topic("t").configure(CONFIG)
@@ -93,7 +93,7 @@ def test_offsets_that_reach_into_the_next_segment_are_refused(
 def test_marker_that_lies_behind_its_segment_is_refused(
     tmp_path: Path, kind: int
 ) -> None:
-    """Whether its transaction is open, nobody knows then."""
+    """It would be unknown whether the marker's transaction is open."""
     begun = batch2(items(0, 5), producer=(10, 0, 0), attributes=0x10)
     segments = {0: [begun, marker(10, 10, 0, kind)], 20: [batch2(items(20, 5))]}
     check_is_refused(tmp_path, {**segments, 40: ACTIVE}, 0, 1 << 33)
@@ -112,9 +112,9 @@ def test_wrapper_whose_messages_do_not_follow_is_refused(
 def test_batch_of_a_transaction_that_goes_back_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It would end its transaction in front of its begin: the aborted value of a key
-    would count, and the committed one before it would go. The first pass reads the
-    keys in front of it, and nothing else there."""
+    """It would end its transaction before its begin: the aborted value of a key would
+    count, and the committed one before it would go. The first pass reads the keys
+    before it, and nothing else there."""
     monkeypatch.setattr(compactor, "MEMORY_MIN", BUFFERS_BYTES)
     begun = batch2(items(20, 5), producer=(10, 0, 0), attributes=0x10)
     many = [batch2(items(20 * n, 20, b"a%d-" % n)) for n in range(5, 15)]
@@ -182,7 +182,7 @@ def test_damage_is_named_by_the_offset_that_a_compaction_has_not_read(
 
 
 def test_unknown_magic_is_unsupported_for_a_survey(tmp_path: Path) -> None:
-    """Nothing is wrong with the file."""
+    """The file itself is not damaged."""
     later = bytearray(batch2(items(10, 1)).data)
     later[16] = 3
     data = batch2(items(0, 10)).data + later
@@ -197,7 +197,7 @@ def test_unknown_magic_is_unsupported_for_a_survey(tmp_path: Path) -> None:
 
 
 def test_damaged_wrapper_is_named_by_its_first_offset(tmp_path: Path) -> None:
-    """Its header does not tell it: it follows the batch before."""
+    """Its header does not contain that offset: it follows from the batch before."""
     first, second = (messages(items(base, 10), 1, "gzip")[0].data for base in (0, 10))
     bad = second[:-6] + bytes([second[-6] ^ 0xFF]) + second[-5:]
     folder = written(tmp_path, {0: [], 40: ACTIVE})

@@ -1,4 +1,4 @@
-"""Batches that a compaction must leave because of the log as a whole."""
+"""Batches that a compaction must keep because of the log as a whole."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_last_batch_of_a_producer_stays_as_long_as_it_may_be_active(
 
 
 def test_markers_stay_of_a_producer_that_has_no_batch_of_its_epoch() -> None:
-    """They tell the epoch."""
+    """The markers hold the epoch."""
     survey = ProducerSurvey()
     send(survey, 0, 7, transactional=True)
     end(survey, 2, 7, COMMIT)

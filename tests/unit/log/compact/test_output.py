@@ -35,7 +35,7 @@ def path_of(path: Path, suffix: str) -> Path:
 def test_segment_is_as_old_as_the_files_that_it_replaces(
     tmp_path: Path, directory: Directory
 ) -> None:
-    """Retention by age counts from there if its records have no times."""
+    """Retention by age uses the file time if its records have no times."""
     output = Output(directory, 10, 0)
     output.write(BATCHES[0])
     output.write(b"".join(BATCHES[1:]))

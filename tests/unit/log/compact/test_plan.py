@@ -1,4 +1,4 @@
-"""How far a log is compacted, whether it is due, and in which groups: Kafka's rules."""
+"""Kafka's rules for a compaction: its end offset, whether it is due, and its groups."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def segment(base: int, end: int, size: int = 100, **facts: int) -> SegmentFacts:
     return SegmentFacts(base, end, size, **facts)
 
 
-# Ten offsets in each; the last one is active.
+# Ten offsets in each segment; the last one is active.
 LOG = [segment(at, at + 10) for at in range(0, 50, 10)]
 
 
@@ -53,7 +53,7 @@ def test_all_but_the_active_segment_is_dirty_at_first() -> None:
     [(10, 0.75, True), (20, 0.5, False), (40, 0.0, False)],
 )
 def test_ratio_must_be_exceeded(checkpoint: int, ratio: float, is_due: bool) -> None:
-    """The same as the limit is not enough."""
+    """A ratio equal to the limit is not enough."""
     found = decided(checkpoint=checkpoint)
     assert (found.dirty_ratio, found.is_due) == (ratio, is_due)
 
@@ -74,12 +74,13 @@ def test_checkpoint_outside_of_the_log_begins_at_its_start(
 def test_segment_with_an_open_transaction_or_publication_stays(
     bound: dict[str, int], end: int
 ) -> None:
-    """And all after it."""
+    """All segments after it stay, too."""
     assert decided(**bound).end == end
 
 
 def test_segment_that_is_young_stays() -> None:
-    """The first dirty one whose largest timestamp is within the lag, and all after."""
+    """The first dirty segment whose largest timestamp is within the lag stays, and all
+    after it."""
     log = [segment(at, at + 10, largest_ms=NOW - 100 + at) for at in range(0, 50, 10)]
     config = TopicConfig(cleanup_policy="compact", min_compaction_lag_ms=80)
     assert decided(log, config=config).end == 30
@@ -90,7 +91,7 @@ def test_segment_that_is_young_stays() -> None:
 
 
 def test_record_that_waits_for_too_long_makes_it_due() -> None:
-    """Whatever the ratio; the first batch of a dirty segment counts."""
+    """The ratio does not matter; the first batch of a dirty segment counts."""
     config = TopicConfig(
         cleanup_policy="compact",
         max_compaction_lag_ms=50,
@@ -105,7 +106,7 @@ def test_record_that_waits_for_too_long_makes_it_due() -> None:
 
 
 def test_empty_log_is_not_due() -> None:
-    """This includes a log with an active segment only."""
+    """A log with only an active segment is not due, either."""
     assert not decided([], end=0, stable=0).is_due
     assert not decided([segment(0, 10)], end=10, stable=10).is_due
 
@@ -127,7 +128,7 @@ def test_groups_are_limited_by_size() -> None:
 
 
 def test_groups_are_limited_by_offsets() -> None:
-    """2^31 - 1 of them; an empty segment joins in any case."""
+    """A group has at most 2^31 - 1 offsets; an empty segment joins in any case."""
     far = (1 << 31) - 1
     log = [segment(0, 10), segment(10, far + 1), segment(far + 1, far + 2)]
     assert bases(log, 1000, 1000) == [[0, 10], [far + 1]]

@@ -1,4 +1,5 @@
-"""Byte ranges: what a reader outside of this process reads, and what it watches."""
+"""Byte ranges: the bytes for a reader outside of this process, and the files it
+watches."""
 
 from __future__ import annotations
 
@@ -56,7 +57,7 @@ def test_offsets_that_are_not_there_have_none(tmp_path: Path) -> None:
     with logstore.open(tmp_path) as store:
         writer = store.create_topic("orders")[0]
         fill(writer, 10)
-        assert writer.byte_ranges(0, 10) is None  # only of a store that is read
+        assert writer.byte_ranges(0, 10) is None  # only for a store that is read
     with logstore.open(tmp_path, read_only=True) as store:
         partition = store.topic("orders")[0]
         assert partition.byte_ranges(0, 11) is None
@@ -67,7 +68,7 @@ def test_offsets_that_are_not_there_have_none(tmp_path: Path) -> None:
 def test_guards_change_with_a_cut_and_not_with_an_append(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The clock of the file system is taken as fine enough.
+    # The clock of the file system counts as fine enough.
     monkeypatch.setattr("logstore.io.stamps._TICK_MS", 0)
     with logstore.open(tmp_path) as store:
         config = config_of(2, "none", flush_messages=NEVER, flush_ms=NEVER)
@@ -88,7 +89,7 @@ def test_guards_change_with_a_cut_and_not_with_an_append(
 def test_stamp_that_is_too_young_never_holds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next change might leave it as it is."""
+    """The next change might leave the stamp unchanged."""
     monkeypatch.setattr("logstore.io.stamps._TICK_MS", 1 << 40)
     with logstore.open(tmp_path) as store:
         fill(store.create_topic("orders")[0], 20)
@@ -100,7 +101,8 @@ def test_stamp_that_is_too_young_never_holds(
 
 
 def test_log_of_a_broker_is_guarded_by_its_files(tmp_path: Path) -> None:
-    """It has no state of logstore: its leader epochs, and the files that are read."""
+    """Such a log has no state of logstore: its guards are its leader epochs, and the
+    files that are read."""
     with logstore.open(tmp_path) as store:
         fill(store.create_topic("orders", config=config_of(2, "none"))[0], 20)
     for name in (".logstore-owner", ".logstore-topics", "orders-0/.logstore-state"):
@@ -128,8 +130,8 @@ def transactional_log(path: Path, rng: random.Random) -> logstore.Store:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_transactions_are_decided_as_by_a_reader(tmp_path: Path, seed: int) -> None:
-    """Aborted are the batches that ``read_committed`` leaves out; where a transaction
-    is open, nothing is said."""
+    """Aborted batches are the ones that ``read_committed`` leaves out; with an open
+    transaction there is no answer."""
     rng = random.Random(seed)
     with transactional_log(tmp_path, rng) as store:
         partition = store.topic("orders")[0]

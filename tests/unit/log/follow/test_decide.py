@@ -36,12 +36,12 @@ NONE_STAND = Bytes(frozenset())
 
 
 def first_stand(count: int) -> Bytes:
-    """The bytes before so many of the former ends are what they were."""
+    """The bytes before the first `count` former ends are unchanged."""
     return Bytes(frozenset(ENDS[:count]))
 
 
 def files(*changed: SeenFile, drop: tuple[int, ...] = ()) -> tuple[SeenFile, ...]:
-    """The files as they were, but for these, and without those of these offsets."""
+    """The former files, with `changed` in place, and without offsets in `drop`."""
     by_base = {file.base: file for file in FILES}
     by_base.update({file.base: file for file in changed})
     return tuple(by_base[base] for base in sorted(by_base) if base not in drop)
@@ -307,7 +307,7 @@ ROWS = {
         (10, 20),
         "other-file",
     ),
-    # Or so it seems: the former file is not open, and its last bytes are those there.
+    # It seems to be a copy: the former file is not open, and its last bytes are equal.
     "copy-of-a-file": Row(
         OWN,
         {"files": files(SeenFile(20, 25, 50, 8)), "bytes": ALL_STAND},
@@ -589,7 +589,7 @@ ROWS = {
     "owner-takes-back-and-cuts-above-the-end-that-was-seen": Row(
         KNOWN, GROWN_BACK | {"is_foreign": False, "cuts": TAKEN_BACK.after(28)}
     ),
-    # Which knew neither of the start nor of what is durable.
+    # The broker knew neither the start nor the durable offset.
     "broker-had-it-between": Row(OWN._replace(start=12), GROWN_BACK | {"durable": 0}),
     "broker-had-it-between-and-has-cut": Row(
         OWN, GROWN_BACK | {"bytes": first_stand(2)}, 23, (20,), "other-bytes"
@@ -608,7 +608,7 @@ ROWS = {
 
 @pytest.mark.parametrize("name", ROWS)
 def test_change_between_two_looks_is_that_of_the_table(name: str) -> None:
-    """Each case on its own, and those that come together."""
+    """Each case alone, and cases that occur together."""
     row = ROWS[name]
     change = decide(row.before, row.before._replace(**{"bytes": ALL_STAND} | row.now))
     assert change.log is row.log
@@ -622,7 +622,7 @@ def test_change_between_two_looks_is_that_of_the_table(name: str) -> None:
 
 @pytest.mark.parametrize("name", ROWS)
 def test_decision_without_the_bytes_is_the_same_or_asks_for_them(name: str) -> None:
-    """A look that has not read them says so, unless they do not matter."""
+    """A look that has not read them reports this, unless they do not matter."""
     row = ROWS[name]
     now = row.before._replace(**{"bytes": ALL_STAND} | row.now)
     change = decide(row.before, now._replace(bytes=None))

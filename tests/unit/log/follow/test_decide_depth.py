@@ -1,4 +1,4 @@
-"""How deep a look at a log goes, decided from its signs, names and state, without a
+"""The depth of a look at a log, decided from its signs, names and state, without a
 disk."""
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ DEPTHS: dict[str, tuple[ChangeStamps, dict[str, Any], Depth]] = {
 
 @pytest.mark.parametrize("name", DEPTHS)
 def test_look_goes_as_deep_as_its_signs_say(name: str) -> None:
-    """Not deeper than it has to: each step costs more than the one before."""
+    """The look goes no deeper than necessary: each step costs more than the one
+    before."""
     before, now, depth = DEPTHS[name]
     assert depth_of(before, before._replace(**now), 25) is depth
 
@@ -77,7 +78,7 @@ def test_look_goes_as_deep_as_its_signs_say(name: str) -> None:
         (True, [0, 5, 10, 20], 0, None),
         (True, [5, 10, 20], 0, None),
         (True, [10, 20, 30], 0, 1),
-        # Put back in front of it; or left by a deletion that has yet to remove it.
+        # Segments were put back at the front; or a deletion has yet to remove it.
         (True, [-20, -10, 0, 10, 20], -15, None),
         (True, [-10, 0, 10, 20], 0, 0),
         (True, [-10, 0, 10, 20], -10, None),
@@ -114,7 +115,8 @@ STATE = PartitionState(
 def test_state_says_whether_the_log_is_another_one(
     is_foreign: bool, changes: dict[str, Any] | None, is_other: bool
 ) -> None:
-    """Or was cut, compacted or put back, or will be cut."""
+    """The state also shows a log that was cut, compacted or put back, or that will be
+    cut."""
     was: Any = SimpleNamespace(log_id="id", cuts=CUT_22, compactions=3, start_offset=5)
     state = None if changes is None else dataclasses.replace(STATE, **changes)
     assert is_other_log(was, state, 0, is_foreign=is_foreign) is is_other

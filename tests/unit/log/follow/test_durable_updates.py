@@ -1,5 +1,5 @@
-"""Other processes know what is durable when the sync is over, and not when the state
-file is written."""
+"""Other processes know the durable offset after the sync, before the state file is
+written."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ from logstore.log.write.durable_page import DurablePage
 from support.damage import append_garbage, cut, flip_bit, zero
 
 NEVER = 1 << 60
-# The state file is written at rolls and at the close: nothing else tells.
+# The state file is written only at rolls and at the close, so in between only the file
+# of durable offsets reports them.
 CONFIG = StoreConfig(flush_checkpoint_ms=NEVER)
 TOPIC = TopicConfig(flush_ms=NEVER, flush_messages=NEVER, file_delete_delay_ms=0)
 
@@ -83,7 +84,7 @@ WAYS: list[Callable[[Partition], None]] = [
 def test_reader_knows_what_is_durable_after_each_sync(
     log: Partition, reader: Partition, way: Any
 ) -> None:
-    """Whichever way the sync was made, in C or in Python; and never more."""
+    """The sync may be made in C or in Python; readers never see more."""
     for _ in range(3):
         way(log)
         assert reader.durable_offset == log.durable_offset == log.end_offset
@@ -98,7 +99,7 @@ def test_reader_knows_what_is_durable_after_each_sync(
 def test_sync_in_c_tells_by_itself(
     log: Partition, reader: Partition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once the file is open, no call of Python is made for it."""
+    """After the file is open, no call of Python is made for it."""
     for _ in range(3):
         log.append(b"x", durable=True)
     calls: list[int] = []
@@ -112,7 +113,7 @@ def test_sync_in_c_tells_by_itself(
 def test_follower_of_durable_records_is_woken(
     log: Partition, reader: Partition
 ) -> None:
-    """By the sync: no record is appended after it."""
+    """The sync wakes it: no record is appended after it."""
     seen: list[int] = []
     is_begun, is_done = threading.Event(), threading.Event()
 
@@ -139,7 +140,7 @@ def test_follower_of_durable_records_is_woken(
 def test_cut_log_is_not_taken_for_the_one_before(
     log: Partition, reader: Partition
 ) -> None:
-    """It is as long again, and nothing of it is durable."""
+    """The log has its former length again, and none of the new records is durable."""
     log.append_many([b"x"] * 20, durable=True)
     assert reader.durable_offset == 21
     log.truncate_to(5)
@@ -195,7 +196,7 @@ def copied(path: Path, to: Path) -> Partition:
 def test_copy_of_the_file_says_nothing_of_a_copied_log(
     path: Path, tmp_path: Path, log: Partition, reader: Partition
 ) -> None:
-    """Its owner file is another one, with the same content."""
+    """The copy's owner file is another file with the same content."""
     log.append_many([b"x"] * 20, durable=True)
     assert reader.durable_offset == 21
     copy = copied(path, tmp_path / "copy")
@@ -207,8 +208,8 @@ def test_copy_of_the_file_says_nothing_of_a_copied_log(
 def test_next_owner_tells_what_one_that_was_killed_had_synced(
     path: Path, *, is_opened: bool
 ) -> None:
-    """This includes a log to which it appends nothing, opened or not: a consumer
-    elsewhere would wait for it forever."""
+    """The next owner reports a log to which it appends nothing, too, opened or not: a
+    consumer elsewhere would wait for it forever."""
     with logstore.open(path, config=CONFIG) as store:
         store.create_topic("a", 2, TOPIC)
     child = os.fork()
@@ -235,7 +236,7 @@ def test_next_owner_tells_what_one_that_was_killed_had_synced(
 def test_file_of_an_owner_that_was_killed_says_what_it_has_synced(
     path: Path,
 ) -> None:
-    """It is still true; the next owner has another file."""
+    """The file is still correct; the next owner has another file."""
     child = os.fork()
     if child == 0:
         try:
@@ -261,7 +262,7 @@ def test_file_of_an_owner_that_was_killed_says_what_it_has_synced(
 def test_what_was_synced_before_a_backup_was_put_back_does_not_count(
     path: Path, tmp_path: Path, is_closed: bool
 ) -> None:
-    """The log has its id and its cuts again, and grows past the old durable end."""
+    """The log has its former id and cuts again, and grows past the old durable end."""
     saved = tmp_path / "saved"
     with logstore.open(path, config=CONFIG) as store:
         log = store.create_topic("a", 1, TOPIC)[0]
@@ -344,7 +345,7 @@ def test_changed_bit_makes_it_not_count(store: Store, log: Partition, bit: int) 
     ids=["empty", "short", "zeros", "zero tail", "gone", "directory", "link", "fifo"],
 )  # fmt: skip
 def test_damaged_file_is_as_none(store: Store, log: Partition, damage: Any) -> None:
-    """Readers know what the state says, and the writer continues."""
+    """Readers use the durable offset of the state, and the writer continues."""
     log.append(b"x", durable=True)
     damage(page_of(log))
     with logstore.open(store.path, read_only=True) as again:
@@ -368,7 +369,7 @@ def test_longer_file_counts_by_its_first_bytes(
 
 
 def test_page_without_what_it_needs_is_none() -> None:
-    """Where the system has no boot id, or the log no id."""
+    """The system has no boot id, or the log no id."""
     key = PageKey(b"b" * 16, (1, 2, 3, 4), "ab" * 16, 7)
     assert unpack_page(pack_page(key.head(), 9), key.head()) == 9
     for bad in (
@@ -387,7 +388,8 @@ def test_page_without_what_it_needs_is_none() -> None:
 def test_failing_call_fails_no_sync(
     path: Path, call: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Other processes learn of it from the state, as before; it is logged once."""
+    """Other processes learn of it from the state, as before; the failure is logged
+    once."""
 
     class Failing(Files):
         names: dict[int, str] = {}
@@ -429,8 +431,7 @@ def test_failing_call_fails_no_sync(
 
 
 def test_files_of_many_partitions_stay_within_the_limit(path: Path) -> None:
-    """Files of durable offsets count like those of segments, and are closed with
-    them."""
+    """Files of durable offsets count like segment files, and are closed with them."""
     config = StoreConfig(flush_checkpoint_ms=NEVER, max_open_files=8)
     with logstore.open(path, config=config) as store:
         topic = store.create_topic("a", 20, TOPIC)
@@ -452,7 +453,7 @@ def test_files_of_many_partitions_stay_within_the_limit(path: Path) -> None:
 def test_what_is_known_of_one_log_says_nothing_of_the_next(
     tmp_path: Path, change: str
 ) -> None:
-    """Until its writer tells of it."""
+    """The next log has no durable offset until its writer reports one."""
     owner = (5, 6, 7, 8)
     directory = Directory.open_root(Files(), str(tmp_path))
     boot_id = directory.files.boot_id()
@@ -473,7 +474,7 @@ def test_what_is_known_of_one_log_says_nothing_of_the_next(
         (tmp_path / layout.DURABLE).write_bytes(pack_page(head, durable))
 
     tell("0a" * 16, 1, 40)
-    # What is above the end that was read may be of another log by then.
+    # Offsets above the end that was read may belong to another log by then.
     assert hear("0a" * 16, 1, 3, 25) == 25
     assert hear("0a" * 16, 1, 3) == 40
     tell("0a" * 16, 1, 30)  # an older copy of the file

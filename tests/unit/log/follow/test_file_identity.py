@@ -1,4 +1,4 @@
-"""Whether the files of a log are still those that were read."""
+"""Checks whether the files of a log are still the ones that were read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support.damage import logs_in
 
 @pytest.mark.parametrize("magic", [1, 2])
 def test_last_batch_is_found_without_an_index(tmp_path: Path, magic: int) -> None:
-    """Behind several buffers of batches, and in front of a damaged one."""
+    """The batch is after several buffers of batches, and before a damaged one."""
     with logstore.open(tmp_path / "s") as store:
         config = logstore.TopicConfig(message_format=magic)
         partition = store.create_topic("t", 1, config=config)[0]

@@ -63,7 +63,7 @@ class Watched:
 
     def settle(self) -> None:
         """Look at everything, after some time in which nothing has changed."""
-        _ = self.partition.end_offset  # the first look is for those that read once
+        _ = self.partition.end_offset  # the first look is for readers that read once
         time.sleep(SETTLED_S)
         self.quick.forget()
         _ = self.partition.end_offset
@@ -96,8 +96,8 @@ def watched(path: Path, monkeypatch: pytest.MonkeyPatch) -> Watched:
 def test_append_is_found_by_quick_looks(
     path: Path, writer: logstore.Store, monkeypatch: pytest.MonkeyPatch, magic: int
 ) -> None:
-    """One record, many, a batch of several KiB: for each way to ask, without another
-    whole look; what is read then is what was written."""
+    """One record, many, or a batch of several KiB: each way to ask sees it without
+    another whole look, and reads return the appended records."""
     p = new_partition(writer, magic)
     append_records(p, 5)
     reader = watched(path, monkeypatch)
@@ -118,7 +118,8 @@ def test_append_is_found_by_quick_looks(
 def test_follower_reads_what_was_appended_once(
     path: Path, writer: logstore.Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From the memory of the look: there is one read of the file for each look."""
+    """The records come from the memory of the look: there is one read of the file for
+    each look."""
     p = new_partition(writer)
     append_records(p, 5)
     reader = watched(path, monkeypatch)
@@ -180,7 +181,7 @@ def test_follower_with_options_gets_what_they_allow(
 def test_followers_of_one_log_all_get_what_one_of_them_has_found(
     path: Path, writer: logstore.Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The others look when it is in memory already, or was read two looks ago."""
+    """The others look when it is already in memory, or was read two looks ago."""
     p = new_partition(writer)
     append_records(p, 5)
     reader = watched(path, monkeypatch)
@@ -200,7 +201,7 @@ def test_followers_of_one_log_all_get_what_one_of_them_has_found(
 
 
 def _restored(path: Path, writer: logstore.Store) -> None:
-    """A copy of the partition in its place: the same bytes in other files."""
+    """A copy of the partition in its place: the same bytes in new files."""
     directory = path / "orders-0"
     shutil.copytree(directory, path / "copy")
     directory.rename(path / "old")
@@ -216,14 +217,15 @@ def _other_inode(path: Path, writer: logstore.Store) -> None:
 
 
 def _overwritten(path: Path, writer: logstore.Store) -> None:
-    """Other bytes before the end, and more after it, in the same file: no guard."""
+    """Other bytes before the end, and more after it, in the same file: no guard shows
+    it."""
     [log] = logs_in(path / "orders-0")
     data = log.read_bytes()
     with log.open("r+b") as file:
         file.truncate(len(data) - 20)
         file.seek(0, os.SEEK_END)
         file.write(bytes(20))
-        file.write(data[: len(data) // 2])  # not what could follow
+        file.write(data[: len(data) // 2])  # bytes that cannot follow
 
 
 def _next_segment(path: Path, writer: logstore.Store) -> None:
@@ -265,8 +267,7 @@ CHANGES: dict[str, Callable[[Path, Any], object]] = {
 def test_any_other_change_makes_it_look_at_everything(
     path: Path, writer: logstore.Store, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
-    """This holds even if records were appended, too; and then the result is that of a
-    new reader."""
+    """Records may have been appended, too; then the result is that of a new reader."""
     p = new_partition(writer)
     append_records(p, 5)
     p.flush()
@@ -313,7 +314,7 @@ def test_empty_segment_that_was_just_begun_is_not_looked_at_quickly(
 def test_deleted_topic_is_noticed(
     path: Path, writer: logstore.Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And one that was created again is another one."""
+    """A topic that was created again is another one."""
     append_records(new_partition(writer), 5)
     reader = watched(path, monkeypatch)
     records = reader.partition.follow(5)
@@ -328,7 +329,7 @@ def test_deleted_topic_is_noticed(
 def test_log_that_was_cut_and_has_grown_again_is_noticed(
     path: Path, writer: logstore.Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To the same size: a follower that is above the cut gets an error."""
+    """It has the same size again: a follower above the cut gets an error."""
     p = new_partition(writer)
     append_records(p, 9)
     reader = watched(path, monkeypatch)
@@ -370,7 +371,7 @@ def test_log_of_another_program_is_never_looked_at_quickly(
 def test_look_right_after_a_change_is_whole(
     path: Path, writer: logstore.Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next change might leave the times as they are."""
+    """The next change might leave the times unchanged."""
     p = new_partition(writer)
     reader = Watched(path, monkeypatch)
     append_records(p, 5)
@@ -384,7 +385,7 @@ def test_look_right_after_a_change_is_whole(
 def test_batch_larger_than_a_buffer_is_read_by_a_whole_look(
     path: Path, writer: logstore.Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And one of some KiB is not kept in memory after it was delivered."""
+    """A batch of some KiB is not kept in memory after it was delivered."""
     p = new_partition(writer, 2)
     append_records(p, 5)
     reader = watched(path, monkeypatch)
@@ -478,7 +479,7 @@ def test_change_at_any_call_of_a_quick_look_gives_no_mixture(
 def test_interrupt_in_a_quick_look_leads_to_a_whole_one(
     path: Path, writer: logstore.Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may have left half of its work undone."""
+    """The interrupted look may have left half of its work."""
     p = new_partition(writer)
     append_records(p, 5)
     reader = watched(path, monkeypatch)
@@ -501,7 +502,7 @@ def test_interrupt_in_a_quick_look_leads_to_a_whole_one(
 def test_error_of_the_system_leads_to_a_whole_look(
     path: Path, writer: logstore.Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Which reports it, or finds that it is over."""
+    """The whole look reports the error, or finds that it is over."""
     p = new_partition(writer)
     append_records(p, 5)
     reader = watched(path, monkeypatch)
@@ -544,7 +545,7 @@ def test_looks_stay_quick_after_a_kill_within_an_append(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The torn batch was examined, and stays as it is until a writer comes."""
+    """The torn batch was examined, and stays until a writer opens the store."""
     append_records(new_partition(writer), 5)
     killed = crash(path, tmp_path / "killed")
     append_garbage(logs_in(killed / "orders-0")[0])

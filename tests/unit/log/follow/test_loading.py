@@ -27,8 +27,8 @@ CUT = 12
 def test_cut_while_a_log_is_loaded_again_is_reported_where_it_was_made(
     tmp_path: Path,
 ) -> None:
-    """In front of each system call: the files are those after the cut, and the ends at
-    5 and 15 were seen. The end at 5 stands, and the cut was higher."""
+    """The cut comes before each system call: the files are those after the cut, and the
+    ends at 5 and 15 were seen. The end at 5 stands, and the cut was higher."""
     with open_store(tmp_path, _files=Unsynced()) as store:
         for at in itertools.count(1):
             partition = store.create_topic("orders", config=config_of(2))[0]
@@ -97,7 +97,7 @@ def test_cut_after_the_state_was_missing_is_reported_though_the_bytes_are_the_sa
     tmp_path: Path,
 ) -> None:
     """The known cuts stay known while the state is missing: so the next one is seen in
-    the state, and not only in other bytes."""
+    the state, and not only in changed bytes."""
     files = FullDisk()
     with open_store(tmp_path, _files=files) as store:
         partition = log_with_a_cut(store)
@@ -123,7 +123,7 @@ def test_cut_after_the_state_was_missing_is_reported_though_the_bytes_are_the_sa
 
 
 def refuse_states(files: FullDisk) -> None:
-    """A disk that is full from now on, and where a state file cannot be written."""
+    """Fill the disk from now on, and refuse to write a state file."""
     files.full = True
     for name in (PARTITION_STATE, f"{PARTITION_STATE}.tmp"):
         files.fail("write", errno.ENOSPC, name=name)
@@ -172,7 +172,7 @@ def test_state_that_is_being_overwritten_neither_cuts_a_log_nor_gives_back_its_h
 def test_log_whose_owner_file_is_put_back_is_logstores_own_again(
     tmp_path: Path,
 ) -> None:
-    """Nothing in the directory of the log has changed then."""
+    """No file in the directory of the log has changed by then."""
     with open_store(tmp_path, _files=Unsynced()) as store:
         append(store.create_topic("orders", config=config_of(2))[0], b"old", 5)
     aside = (tmp_path / OWNER).rename(tmp_path / "aside")
@@ -210,7 +210,8 @@ def log_with_a_cut(store: logstore.Store) -> logstore.Partition:
 def test_load_examines_the_files_of_the_ownership_only_for_its_stamps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_damaged: bool
 ) -> None:
-    """One from before everything that it reads, and one from after that."""
+    """The files are examined once before everything that it reads, and once after
+    that."""
     with open_store(tmp_path) as store:
         append(store.create_topic("orders", config=config_of(2))[0], b"old", 5)
     if is_damaged:

@@ -1,4 +1,4 @@
-"""Following a log: in the writer's process, and as other processes see it."""
+"""Following a log, in the writer's process and in other processes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from support.values import (
 
 
 def follower(path: Path, **options: object) -> logstore.Partition:
-    """orders-0 as a reader in another process opens it."""
+    """A reader of orders-0, as in another process."""
     return open_store(path, read_only=True, **options).topic("orders")[0]
 
 
@@ -62,7 +62,7 @@ def test_reader_sees_each_append_at_once(
 def test_reader_sees_rolls_however_coarse_modification_times_are(
     tmp_path: Path, step_ns: int
 ) -> None:
-    """A directory whose time stamp did not change may have changed all the same."""
+    """A directory may have changed although its time stamp did not."""
     with logstore.open(tmp_path) as store:
         partition = new_partition(store, segment_bytes=150)
         append_one(partition)
@@ -92,7 +92,7 @@ def test_reader_sees_truncation_and_what_is_written_then(
 
 
 def test_reader_past_a_truncated_end_gets_offset_out_of_range(tmp_path: Path) -> None:
-    """A consumer whose place is gone hears of it, and is not fed other records."""
+    """A consumer whose position is gone gets an error, and no other records."""
     with logstore.open(tmp_path) as store:
         partition = new_partition(store)
         fill(partition, 30)
@@ -108,8 +108,8 @@ def test_reader_past_a_truncated_end_gets_offset_out_of_range(tmp_path: Path) ->
 
 
 def test_reader_sees_deletion(tmp_path: Path) -> None:
-    """Segments that go and a start offset that moves are seen; an offset below it is
-    an error that tells the start."""
+    """Deleted segments and a start offset that moves are seen; a read below the start
+    raises an error that contains the start."""
     with logstore.open(tmp_path) as store:
         partition = new_partition(store, segment_bytes=300, file_delete_delay_ms=0)
         fill(partition, 60)
@@ -129,7 +129,7 @@ def test_reader_sees_deletion(tmp_path: Path) -> None:
 def test_read_of_another_process_survives_deletion_within_the_delay(
     tmp_path: Path,
 ) -> None:
-    """Files that wait for their deletion can still be read by who knows them."""
+    """A reader that knows files can read them while they wait for their deletion."""
     with logstore.open(tmp_path) as store:
         partition = new_partition(store, segment_bytes=300)
         fill(partition, 60)
@@ -168,7 +168,7 @@ def test_half_a_batch_at_the_tail_is_not_there_yet(
 def test_file_that_shrinks_under_a_reader_is_an_error_not_a_crash(
     tmp_path: Path,
 ) -> None:
-    """Bytes that were there and are gone are missed by name."""
+    """The error names the offset of the missing bytes."""
     with logstore.open(tmp_path) as store:
         fill(new_partition(store), 9000, call=3000)
     partition = follower(tmp_path)
@@ -187,8 +187,8 @@ def test_file_that_shrinks_under_a_reader_is_an_error_not_a_crash(
 def test_what_a_failed_append_took_back_misleads_no_reader(
     tmp_path: Path, records: int
 ) -> None:
-    """A reader looks when part of it, or all, is in the file; then it goes, and other
-    records come, of other sizes."""
+    """A reader looks while part of it, or all, is in the file; then it is removed, and
+    other records follow, of other sizes."""
     files = FaultyFiles()
     with open_store(tmp_path, _files=files) as store:
         partition = new_partition(store)
@@ -199,7 +199,8 @@ def test_what_a_failed_append_took_back_misleads_no_reader(
         seen = []
 
         def look(method: str, name: str) -> None:
-            # What was to be seen is synced before it is recorded as cut.
+            # Readers may have seen these bytes, so they are synced before the cut is
+            # recorded.
             begins = "sync" if records == 1 else "truncate"
             if method == begins and name.endswith(".log") and not seen:
                 seen.append(reader.end_offset)
@@ -209,7 +210,7 @@ def test_what_a_failed_append_took_back_misleads_no_reader(
         files.fail("write", errno.EIO, name=".log", nth=nth, times=1, done=True)
         with pytest.raises(logstore.StorageError):
             partition.append_many([b"x" * 90] * records)
-        # Of many the first is written last: none of them was there to be seen.
+        # Of many the first is written last: readers could see none of them.
         assert seen[0] == (11 if records == 1 else 10)
         assert partition.end_offset == 10
         for count in (20_000, 1):
@@ -219,7 +220,7 @@ def test_what_a_failed_append_took_back_misleads_no_reader(
     assert read_all(tmp_path) == expected(1, 0, 20_011)
 
 
-# More than one write each: several runs in a segment, several segments.
+# Calls with more than one write: several runs in a segment, several segments.
 MANY: dict[str, Callable[[logstore.Partition], object]] = {
     "runs": lambda p: p.append_many([bytes(60_000)] * 30),
     "segments": lambda p: append_records(p, 30, seed=1),
@@ -241,7 +242,7 @@ class Watched(FaultyFiles):
 
     Attributes:
         left: how many such calls are left until then.
-        ends: where the log ended for those who looked.
+        ends: ends of the log that the readers saw.
     """
 
     def __init__(self, nth: int, error: BaseException) -> None:
@@ -253,14 +254,15 @@ class Watched(FaultyFiles):
         self._path = Path()
 
     def let_look(self, path: Path, *readers: logstore.Partition) -> None:
-        """From now on these look, and one that opens the store just then."""
+        """From now on let these readers look, and one that opens the store at that
+        moment."""
         self._path, self._readers = path, [*readers]
         self.before = self._look
 
     def _look(self, method: str, name: str) -> None:
         if method not in CHANGING:
             return
-        self.before = None  # who looks makes calls, too
+        self.before = None  # readers make calls, too
         for reader in (*self._readers, follower(self._path)):
             self.ends.add(len(list(reader.follow(timeout=0))))
             self.ends.add(reader.end_offset)
@@ -284,8 +286,9 @@ def test_no_reader_ever_sees_part_of_an_append(
     magic: int,
     error: BaseException,
 ) -> None:
-    """In its own process, beside it, or opened right now: all of it, or nothing, at any
-    call, whether it succeeds or is undone. Who follows gets what comes in its place."""
+    """Readers in this process, in another one, or opened right now see all of it or
+    nothing, at any call, whether it succeeds or is undone. A follower gets the records
+    that replace it."""
     stop_syncs(monkeypatch)
     small = {"segment_bytes": 1500, "max_message_bytes": 400}
     settings: Any = small if call == "segments" else {}
@@ -317,7 +320,7 @@ def test_no_reader_ever_sees_part_of_an_append(
 
 
 def test_reader_of_a_torn_tail_ends_before_it(tmp_path: Path) -> None:
-    """A killed writer's torn tail is the end of the log for who only reads."""
+    """A killed writer's torn tail is the end of the log for a reader."""
     with logstore.open(tmp_path / "live") as store:
         fill(new_partition(store), 20, call=1)
         crash(tmp_path / "live", tmp_path / "killed")
@@ -336,7 +339,7 @@ def test_reader_of_a_torn_tail_ends_before_it(tmp_path: Path) -> None:
 
 
 def test_follow_with_timeout_0_reads_what_is_there(tmp_path: Path) -> None:
-    """It ends when nothing more comes."""
+    """The iterator ends when no more records come."""
     with logstore.open(tmp_path) as store:
         partition = new_partition(store)
         fill(partition, 10)
@@ -346,7 +349,7 @@ def test_follow_with_timeout_0_reads_what_is_there(tmp_path: Path) -> None:
 
 
 def test_follow_goes_on_at_the_end_of_the_log(tmp_path: Path) -> None:
-    """One iterator delivers what was there and what comes."""
+    """One iterator delivers existing and later records."""
     with logstore.open(tmp_path) as store:
         partition = new_partition(store, segment_bytes=300)
         fill(partition, 3)
@@ -401,7 +404,7 @@ def test_follow_of_a_closed_store_raises_store_closed(tmp_path: Path) -> None:
 def test_follow_whose_place_was_deleted_raises_offset_out_of_range(
     tmp_path: Path, other_process: bool
 ) -> None:
-    """A follower that was too slow is told the start of the log."""
+    """A follower that was too slow gets an error with the start of the log."""
     with logstore.open(tmp_path) as store:
         partition = new_partition(store, segment_bytes=300)
         fill(partition, 20)
@@ -416,7 +419,7 @@ def test_follow_whose_place_was_deleted_raises_offset_out_of_range(
 
 
 def test_follow_durable_only_stops_at_the_durable_offset(tmp_path: Path) -> None:
-    """Records that a power cut may remove are delivered once it no longer may."""
+    """Records that a power cut may remove are delivered when they are durable."""
     with logstore.open(tmp_path) as store:
         partition = new_partition(store)
         fill(partition, 5)
@@ -427,7 +430,7 @@ def test_follow_durable_only_stops_at_the_durable_offset(tmp_path: Path) -> None
 
 
 def test_follow_of_compacted_gap_moves_on(tmp_path: Path) -> None:
-    """A follower over an empty rolled segment delivers what comes after it."""
+    """A follower over an empty rolled segment delivers the records after it."""
     with logstore.open(tmp_path) as store:
         partition = new_partition(store)
         records = partition.follow()

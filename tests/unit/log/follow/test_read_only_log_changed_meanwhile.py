@@ -1,5 +1,5 @@
-"""A log that changes between two steps of a look or a plan: the look ends, and what a
-caller gets is an answer, or an error of logstore."""
+"""A log that changes between two steps of a look or a plan: the look ends, and a caller
+gets an answer, or an error of logstore."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_look_ends_if_the_epochs_change_after_a_damaged_log_was_loaded(
 def test_start_of_a_deleted_log_is_not_that_of_the_next_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A broker deletes a topic, and makes it anew, after its start was read."""
+    """A broker deletes a topic, and creates it again, after its start was read."""
     store = tmp_path / "store"
     part, _ = broker_log(store, 60)
     new, _ = broker_log(tmp_path / "new", 80)
@@ -142,7 +142,7 @@ def test_damage_that_cannot_be_read_again_is_damage(
 
 
 def test_seal_at_the_end_of_a_state_says_nothing_new(tmp_path: Path) -> None:
-    """An entry without content, which a later version may append."""
+    """The seal is an entry without content, which a later version may append."""
     with open_store(tmp_path, _files=Unsynced()) as store:
         partition = new_partition(store)
         fill(partition, 20)
@@ -175,7 +175,7 @@ class StateInTicks(Files):
 
 
 def test_history_is_read_again_until_its_stamp_has_settled(tmp_path: Path) -> None:
-    """The next cut may leave the stamp of the state as it is."""
+    """The next cut may leave the stamp of the state file unchanged."""
     with open_store(tmp_path, _files=Unsynced()) as store:
         partition = new_partition(store)
         fill(partition, 20, call=10)
@@ -229,7 +229,7 @@ def test_deletion_in_the_tick_of_a_look_that_lasts_longer_is_seen_by_the_next(
 def test_byte_ranges_of_a_log_that_is_deleted_meanwhile_are_none(
     tmp_path: Path,
 ) -> None:
-    """In front of each system call of the plan."""
+    """The deletion comes before each system call of the plan."""
     for at in itertools.count(1):
         with open_store(tmp_path, _files=Unsynced()) as store:
             fill(new_partition(store, 2), 20)
@@ -266,7 +266,7 @@ def broker_log(path: Path, count: int) -> tuple[Path, bytes]:
 
 
 def frames_at(log: Path, data: bytes) -> list[int]:
-    """Where the batches of a log begin, by its bytes."""
+    """Positions of the batches of a log, by its bytes."""
     copy = log.with_name("copy")
     copy.write_bytes(data)
     return [frame.pos for frame in frames(copy)]

@@ -1,5 +1,5 @@
 """A reader, as another process opens it, whose log is cut, replaced or hard to read
-between its calls: it continues, or says that records are gone, and never less."""
+between its calls: it continues, or reports missing records, and never less."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ WAYS: dict[str, Callable[[logstore.Partition], Iterator[Any]]] = {
 
 
 def offsets_of(item: Any) -> list[int]:
-    """The offsets in what a read gave."""
+    """Offsets in an item of a read."""
     if isinstance(item, logstore.Record):
         return [item.offset]
     if isinstance(item, logstore.RecordBatch):
@@ -66,7 +66,7 @@ def offsets_of(item: Any) -> list[int]:
 def test_read_beside_a_truncation_gives_all_that_stays_and_says_that_the_rest_is_gone(
     tmp_path: Path, way: str, magic: int
 ) -> None:
-    """This holds even if another reader in its process has looked meanwhile."""
+    """Another reader in its process may have looked meanwhile."""
     store, partition = long_log(tmp_path, magic)
     with store, open_store(tmp_path, read_only=True) as reading:
         reader = reading.topic("orders")[0]
@@ -120,7 +120,7 @@ def test_follower_goes_on_behind_a_failed_append(tmp_path: Path) -> None:
 def test_log_that_was_cut_and_has_grown_again_is_no_damage(
     tmp_path: Path, way: str, magic: int
 ) -> None:
-    """The bytes where a batch began may be anything, even a later format."""
+    """Any bytes may replace the beginning of a batch, even a later format."""
     store, partition = long_log(tmp_path, magic)
     files = FaultyFiles()
 
@@ -177,7 +177,7 @@ def test_topic_that_is_made_anew_is_another(tmp_path: Path, new: int) -> None:
             again = reading.topic("orders")[0]
             assert list(again.read()) == expected(1, 0, count, 2)
             fill(partition, 1, seed=2)
-        # A read of the old one that goes on gives nothing of the new one.
+        # A read of the old log that continues returns no record of the new one.
         with contextlib.suppress(OffsetOutOfRangeError, PartitionNotFoundError):
             for record in records:
                 first.append(record)
@@ -189,7 +189,7 @@ def test_topic_that_is_made_anew_is_another(tmp_path: Path, new: int) -> None:
 def test_segment_that_comes_at_any_call_of_a_look_is_seen_whole_or_not_yet(
     tmp_path: Path, is_deleted: bool
 ) -> None:
-    """The state may speak of a segment that the names of a moment before have not."""
+    """The state may name a segment that is not among the names read a moment before."""
     config = logstore.StoreConfig(flush_checkpoint_ms=0)  # readers know of each sync
     for nth in itertools.count(1):
         files, calls, path = FaultyFiles(), itertools.count(1), tmp_path / str(nth)
@@ -211,7 +211,7 @@ def test_segment_that_comes_at_any_call_of_a_look_is_seen_whole_or_not_yet(
                 files.before = roll
                 offsets = [r.offset for r in reader.read(durable_only=not is_deleted)]
                 files.before = None
-                # What has begun finishes: deleted files stay for a while.
+                # A read that has begun finishes: deleted files stay for a while.
                 assert offsets in ([], [0, 1, 2], [0, 1, 2, 3, 4, 5])
                 is_over = next(calls) <= nth
                 assert is_over or reader.end_offset == 6
@@ -228,7 +228,8 @@ class _StopError(BaseException):
 def test_error_in_one_look_costs_only_that_look(
     tmp_path: Path, rolls: bool, error: int
 ) -> None:
-    """At any of its calls, also an interrupt; the next look sees all there is."""
+    """The error, or an interrupt, comes at any of its calls; the next look sees
+    everything."""
     steps = Steps()
     for nth in steps:
         files, path = FaultyFiles(), tmp_path / str(nth)
@@ -331,8 +332,8 @@ def test_segment_that_a_broker_compacted_between_two_looks(
 def test_read_under_way_goes_on_in_a_segment_that_a_broker_compacts(
     tmp_path: Path, magic: int, way: str
 ) -> None:
-    """It gives each record that is still there once, in order, although it has to open
-    the file anew, as where other partitions take its descriptor."""
+    """It gives each remaining record once, in order, although it has to open the file
+    again, as after other partitions took its descriptor."""
     few = logstore.StoreConfig(max_open_files=16)
     store, partition = long_log(tmp_path, magic)
     with store:
@@ -366,7 +367,7 @@ def test_read_under_way_goes_on_in_a_segment_that_a_broker_compacts(
 def test_read_right_behind_the_cut_of_a_failed_append_speaks_of_no_damage(
     tmp_path: Path, magic: int, way: str
 ) -> None:
-    """At each call of the writer from the cut on."""
+    """The read comes before each call of the writer from the cut on."""
     steps = Steps()
     for nth in steps:
         steps.total = _read_behind_a_cut(tmp_path / str(nth), magic, way, nth)
@@ -374,7 +375,7 @@ def test_read_right_behind_the_cut_of_a_failed_append_speaks_of_no_damage(
 
 
 def _read_behind_a_cut(path: Path, magic: int, way: str, nth: int) -> int:
-    """Read right before the n-th call from the cut on; returns how many there were."""
+    """Read right before the n-th call from the cut on; return the number of calls."""
     files = FaultyFiles()
     store, partition = long_log(path, magic, files)
     with store, open_store(path, read_only=True) as reading:
@@ -466,7 +467,7 @@ def test_topics_that_come_and_go_beside_a_reader_are_there_or_not(
 
 
 def test_changes_within_one_tick_of_the_clock_are_seen(tmp_path: Path) -> None:
-    """Deletions and topics, where the time of a directory stands still meanwhile."""
+    """Deletions and topics change while the time of a directory stands still."""
     for turn in range(20):
         path = tmp_path / str(turn)
         with open_store(path, _files=Unsynced()) as store:
@@ -495,8 +496,8 @@ def test_changes_within_one_tick_of_the_clock_are_seen(tmp_path: Path) -> None:
 def test_read_across_a_truncation_leaves_no_hole(
     tmp_path: Path, read_only: bool, way: str, skip: str, grows: bool
 ) -> None:
-    """Wherever the read stands: it continues in the log as it is, or says what is gone;
-    never in segments that were cut off."""
+    """At any position, the read continues in the current log, or raises an error for
+    the lost records; it never continues in segments that were cut off."""
     ways: dict[str, Callable[[logstore.Partition], Iterator[Any]]] = {
         "read": lambda partition: partition.read(on_corruption=skip),
         "read_batches": lambda partition: partition.read_batches(on_corruption=skip),
@@ -527,7 +528,7 @@ def test_read_across_a_truncation_leaves_no_hole(
                     for item in items:
                         found += offsets_of(item)
                 assert found == list(range(len(found)))
-                # What had been read ahead of the caller may be delivered.
+                # Records that were read ahead of the caller may be delivered.
                 assert grows or len(found) <= max(60, stood + 24)
 
 
@@ -581,8 +582,8 @@ def test_skipping_read_that_has_begun_goes_on_in_deleted_segments(
 def test_records_that_are_deleted_during_a_look_leave_no_segments(
     tmp_path: Path,
 ) -> None:
-    """At whichever of its calls; the log continues with a roll, after which nothing but
-    that is looked for."""
+    """The deletion comes at any of its calls; the log continues with a roll, after
+    which only the new segment is looked for."""
     files, nth, has_met = FaultyFiles(), 1, True
     config = config_of(2, segment_bytes=1 << 20)
     with open_store(tmp_path, _files=Unsynced()) as store:

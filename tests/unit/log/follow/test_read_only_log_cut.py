@@ -1,4 +1,4 @@
-"""A log that is cut, and has grown again, under a reader: what is left of it is
+"""A log that is cut, and has grown again, under a reader: the remaining records are
 delivered, then a named error, and never records of two logs."""
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from support.values import config_of
 def test_read_never_mixes_a_log_with_what_it_was_before_a_cut(
     tmp_path: Path, way: str, magic: int, where: str
 ) -> None:
-    """Cut below where the read stands, and grown past it, batch over batch."""
+    """The cut is below the position of the read; then the log grows past it, batch over
+    batch."""
     with open_store(tmp_path, _files=Unsynced()) as store:
         p = store.create_topic("orders", config=config_of(magic))[0]
         append(p, b"old", COUNT)
@@ -65,8 +66,7 @@ def test_read_below_a_cut_goes_on_to_it_and_says_that_the_rest_is_gone(
 def test_follower_above_a_cut_is_told_and_one_at_it_goes_on(
     tmp_path: Path, where: str
 ) -> None:
-    """This holds even if the log has grown past the cut again between two of its
-    looks."""
+    """The log may have grown past the cut again between two looks of the follower."""
     with open_store(tmp_path, _files=Unsynced()) as store:
         p = store.create_topic("orders", config=config_of(1))[0]
         append(p, b"old", 10)
@@ -93,7 +93,7 @@ def test_follower_above_a_cut_is_told_and_one_at_it_goes_on(
 OLD = [b"old.%d" % offset for offset in range(10)]
 NEW = [b"new.%d" % offset for offset in range(3)]
 
-# What a call gives: of the log before the cut, and after it.
+# Results of a call: of the log before the cut, and after it.
 ANSWERS: dict[str, tuple[Callable[[logstore.Partition], object], int, object, object]]
 ANSWERS = {
     "fetch": (lambda p: [r.value for r in p.fetch(0)], 0, OLD, NEW),
@@ -118,8 +118,8 @@ ANSWERS = {
 def test_call_across_a_cut_answers_for_the_log_before_or_behind_it(
     tmp_path: Path, way: str
 ) -> None:
-    """Cut to where the call begins, in front of each of its system calls: the end that
-    came down with the cut is no end of the log, which has grown again."""
+    """The cut is to the begin of the call, before each of its system calls: the end
+    that came down with the cut is no end of the log, which has grown again."""
     ask, cut, before, behind = ANSWERS[way]
     with open_store(tmp_path, _files=Unsynced()) as store:
         for at in itertools.count(1):
@@ -153,7 +153,7 @@ def test_cut_by_the_writer_that_takes_a_log_over_is_seen(
     tmp_path: Path, cut_to: int, rolls: bool
 ) -> None:
     """The log was another program's when it was read; at its end nothing was lost. Its
-    last segment may have been empty, and be so again in between."""
+    last segment may have been empty, and may be empty again in between."""
     with open_store(tmp_path, _files=Unsynced()) as store:
         p = store.create_topic("orders", config=config_of(1))[0]
         append(p, b"old", 10)

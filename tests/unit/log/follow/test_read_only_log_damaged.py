@@ -1,5 +1,5 @@
-"""A reader of a foreign log with real damage: it is told, skipped where that is asked
-for, and costs no more than it has to."""
+"""A reader of a foreign log with real damage: it is reported, skipped on request, and
+costs no more than it has to."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_skipping_much_damage_in_many_segments_costs_little_for_each(
 
 @pytest.mark.parametrize("way", ["read", "batches", "fetch"])
 def test_skipping_from_within_a_lost_segment(tmp_path: Path, way: str) -> None:
-    """This works even if its index is still there."""
+    """Its index may still be there."""
     with open_store(tmp_path, _files=Unsynced()) as store:
         config = config_of(1, segment_bytes=700, index_interval_bytes=100)
         partition = store.create_topic("orders", config=config)[0]
@@ -74,7 +74,7 @@ def test_skipping_from_within_a_lost_segment(tmp_path: Path, way: str) -> None:
 def test_damage_is_told_at_once_whatever_the_clock_says(
     tmp_path: Path, way: str
 ) -> None:
-    """This holds even if the directory was changed just now, or in the future."""
+    """The directory may have changed just now, or in the future."""
     directory = small_log(tmp_path, 2, "none")
     log = logs_in(directory)[1]
     flip_bit(log, log.stat().st_size * 8 - 9)
@@ -146,7 +146,7 @@ def test_fetch_that_skips_damage_leaves_out_nothing_else(
 def test_damaged_segment_without_an_index_can_be_read_by_its_writer(
     tmp_path: Path, magic: int
 ) -> None:
-    """The index cannot be built again: that is told, and costs nothing else."""
+    """The index cannot be built again: this is reported, and has no other effect."""
     with open_store(tmp_path, _files=Unsynced()) as store:
         config = config_of(magic, segment_bytes=9000)
         fill(store.create_topic("orders", config=config)[0], 400)
@@ -229,7 +229,7 @@ def test_damage_is_not_loaded_anew_while_a_broker_appends_behind_it(
 def test_reads_go_on_when_a_lost_segment_is_put_back(
     tmp_path: Path, which: int, *, is_copy: bool
 ) -> None:
-    """This holds for a reader that has read before, and for one opened meanwhile."""
+    """This holds for a reader that has read before, and for one opened in between."""
     with open_store(tmp_path / "store", _files=Unsynced()) as store:
         config = config_of(2, segment_bytes=700)
         fill(store.create_topic("orders", config=config)[0], 60)

@@ -1,5 +1,5 @@
-"""A log whose topic is deleted under a reader: what has begun continues, where the log
-was not cut before."""
+"""A log whose topic is deleted under a reader: a read that has begun continues, if the
+log was not cut before."""
 
 from __future__ import annotations
 
@@ -82,8 +82,8 @@ def test_follower_of_a_deleted_topic_gets_what_is_there_and_is_told(
 def test_follower_of_a_log_that_was_cut_and_deleted_gets_no_mixture(
     tmp_path: Path, durable_only: bool
 ) -> None:
-    """The files that it began with are there still, but not those of the log that was
-    deleted, from the cut on."""
+    """The files that it began with still exist, but the files of the deleted log do
+    not, from the cut on."""
     config = config_of(2, segment_bytes=2_000)
     with open_store(tmp_path, _files=Unsynced()) as store:
         p = store.create_topic("orders", config=config)[0]
@@ -128,8 +128,8 @@ def test_follower_that_waits_is_told_of_a_deletion_at_once(tmp_path: Path) -> No
 def test_log_that_is_cut_and_then_deleted_is_gone_for_who_reads_it(
     tmp_path: Path, way: str, on_corruption: str, stop: int | None
 ) -> None:
-    """Its own process keeps the files of a read that has begun, but they were cut: also
-    one that was to end at the cut has more to read."""
+    """Its own process keeps the files of a read that has begun, but they were cut: even
+    a read up to the cut has more to read."""
     with open_store(tmp_path, _files=Unsynced()) as store:
         p = store.create_topic("orders", config=config_of(2))[0]
         append(p, b"old", COUNT)

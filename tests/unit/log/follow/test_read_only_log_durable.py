@@ -1,4 +1,5 @@
-"""A follower of what is durable: it waits without work, and gets it when it is."""
+"""A follower of durable records: it waits without work, and gets a record once it is
+durable."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from support.read_ways import beside
 def test_follower_of_what_is_durable_sleeps_until_it_is(
     tmp_path: Path, where: str
 ) -> None:
-    """It takes no processor time beside records that are not durable."""
+    """It uses no processor time while the only new records are not durable."""
     config = logstore.TopicConfig(flush_ms=3_600_000, flush_messages=1_000_000)
     with open_store(tmp_path, _files=Unsynced()) as store:
         p = store.create_topic("orders", config=config)[0]
@@ -47,7 +48,7 @@ def test_follower_of_what_is_durable_gets_it_when_it_is(tmp_path: Path) -> None:
 
 
 def test_offset_that_is_not_durable_yet_is_one_of_the_log(tmp_path: Path) -> None:
-    """Nothing is there for it so far: no error, and no record."""
+    """A read there gives no error and no record so far."""
     config = logstore.TopicConfig(flush_ms=3_600_000, flush_messages=1_000_000)
     with open_store(tmp_path, _files=Unsynced()) as store:
         p = store.create_topic("orders", config=config)[0]

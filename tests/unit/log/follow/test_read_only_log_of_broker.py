@@ -36,7 +36,7 @@ from support.values import config_of
 @pytest.mark.parametrize("way", WAYS)
 def test_compaction_at_any_call_of_a_read(tmp_path: Path, way: str, seed: int) -> None:
     """Some of its steps come before one call of the reader, the others before a later
-    one; another look may come between. What stays is read, once and in order."""
+    one; another look may come between. Remaining records are read once and in order."""
     rng = random.Random(f"{way} {seed}")
     original = {
         (magic, codec): small_log(tmp_path / f"{magic}{codec}", magic, codec).parent
@@ -180,7 +180,7 @@ def test_two_compactions_between_two_looks(tmp_path: Path, has_read: bool) -> No
 def test_segment_that_was_compacted_and_deleted_is_a_deletion_for_who_has_to_read_it(
     tmp_path: Path, way: str, options: dict[str, Any]
 ) -> None:
-    """Under its new name lies a file that is not the one of before."""
+    """Under its new name is another file than before."""
     directory = small_log(tmp_path, 2, "none")
     with open_store(tmp_path, read_only=True, config=FEW) as reading:
         reader = reading.topic("orders")[0]
@@ -274,8 +274,8 @@ def test_another_thread_looks_behind_a_compaction(tmp_path: Path, way: str) -> N
 def test_segment_that_was_rolled_and_compacted_between_two_looks_is_no_cut(
     tmp_path: Path, count: int
 ) -> None:
-    """The last segment at the first look is one of compaction at the next, alone or
-    together with the one before."""
+    """The last segment at the first look is compacted at the next, alone or together
+    with the one before."""
     partition = small_log(tmp_path, 2, "none")
     (partition / "leader-epoch-checkpoint").write_text("0\n1\n1 0\n")
     last = logs_in(partition)[-1]
@@ -356,7 +356,7 @@ def _log_of_three(path: Path) -> Path:
 def test_records_that_a_broker_deletes_are_gone_for_who_reads_on(
     tmp_path: Path,
 ) -> None:
-    """Nothing changes in the directory of the log then."""
+    """No file in the directory of the log changes then."""
     _log_of_three(tmp_path)
     with open_store(tmp_path, read_only=True) as reading:
         partition = reading.topic("orders")[0]
@@ -364,18 +364,18 @@ def test_records_that_a_broker_deletes_are_gone_for_who_reads_on(
         _starts(tmp_path, 5)
         assert partition.start_offset == 5
         assert [r.offset for r in partition.read()] == list(range(5, 30))
-        # A file that is damaged is taken as empty, as Kafka does; what is gone is gone.
+        # A damaged file counts as empty, as in Kafka; deleted records stay deleted.
         (tmp_path / "log-start-offset-checkpoint").write_bytes(b"x")
         assert partition.start_offset == 5
-        # Of another log, and a start that cannot be right.
+        # The start of another log, and an impossible start.
         _starts(tmp_path, 99)
         assert (partition.start_offset, list(partition.read())) == (30, [])
 
 
 def test_start_of_a_log_does_not_go_back_between_two_looks(tmp_path: Path) -> None:
-    """A broker deletes records, and then the segment that they were in: the checkpoint
-    has no row any more. Whatever it does between two calls of a look, the start is the
-    one before or the one after."""
+    """A broker deletes records, and then their segment: the checkpoint then has no row.
+    Whatever it does between two calls of a look, the start is the earlier or the later
+    one."""
     call = 1
     while _looks_at_a_deletion_before(tmp_path / str(call), call):
         call += 1
@@ -383,7 +383,7 @@ def test_start_of_a_log_does_not_go_back_between_two_looks(tmp_path: Path) -> No
 
 
 def _looks_at_a_deletion_before(path: Path, call: int) -> bool:
-    """Whether a look takes so many calls."""
+    """Whether a look takes at least `call` calls."""
     directory = _log_of_three(path)
     files, calls = FaultyFiles(), 0
 
@@ -411,8 +411,9 @@ def test_read_of_an_own_log_sees_that_a_broker_takes_it_over_and_cuts_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_clean: bool
 ) -> None:
     """A broker removes the clean-shutdown marker when it starts; after a kill there is
-    none, and its recovery points show it. No batch of magic 1 has a leader epoch."""
-    # The clock of the file system is taken as fine enough.
+    no marker, and its recovery points show it. No batch of magic 1 has a leader
+    epoch."""
+    # The clock of the file system counts as fine enough.
     monkeypatch.setattr("logstore.io.stamps._TICK_MS", 0)
     for name, after in ("own", b"old"), ("broker", b"new"):
         with open_store(tmp_path / name, _files=Unsynced()) as store:
@@ -448,8 +449,8 @@ def test_read_of_an_own_log_sees_that_a_broker_takes_it_over_and_cuts_it(
 def test_broker_that_was_there_between_two_looks_has_cut_nothing(
     tmp_path: Path, is_rolled: bool
 ) -> None:
-    """The state of an empty last segment tells no batch that would show it. The log was
-    once said to be cut to its start: who read on from there got all twice."""
+    """The state of an empty last segment names no batch that would show this. The log
+    was once reported as cut to its start: followers then got all records twice."""
     with open_store(tmp_path / "s", _files=Unsynced()) as store:
         partition = store.create_topic("t")[0]
         partition.append_many([b"1", b"2"], durable=True)

@@ -1,4 +1,4 @@
-"""A reader of a log that a replica truncates, and writes on."""
+"""A reader of a log that a replica truncates and continues."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from support.values import config_of
 
 
 def test_replica_truncates_its_log_and_grows_again(tmp_path: Path) -> None:
-    """Between two looks, and under a read."""
+    """The change comes between two looks, and during a read."""
     data = []
     for value in (b"old", b"newer"):
         with open_store(tmp_path / value.decode(), _files=Unsynced()) as store:
@@ -60,7 +60,8 @@ def test_replica_truncates_its_log_and_grows_again(tmp_path: Path) -> None:
 def test_replica_truncates_its_log_at_any_call_of_a_look(
     tmp_path: Path, opens: bool
 ) -> None:
-    """In place, and grows past its old size: what is there then is read."""
+    """The replica truncates in place, and grows past the old size: the present bytes
+    are read."""
     data = []
     for path, size in ((tmp_path / "old", 3), (tmp_path / "new", 5)):
         with open_store(path, _files=Unsynced()) as store:
@@ -103,7 +104,7 @@ def test_replica_truncates_its_log_at_any_call_of_a_look(
             files.before = None
             steps.total = len(files.calls)
             log.write_bytes(new)
-            time.sleep(TICK_S)  # what is this young may still be being written
+            time.sleep(TICK_S)  # so young a file may still be in the middle of a write
             for _ in range(2):
                 assert list(WAYS["read"](reader)) == list(range(180))
         shutil.rmtree(path)
@@ -112,7 +113,7 @@ def test_replica_truncates_its_log_at_any_call_of_a_look(
 
 def test_batch_that_is_whole_by_now_is_no_damage(tmp_path: Path) -> None:
     """The log grows between the look at its size and its first read. It has no recovery
-    point: so an intact batch at its end, or behind that, would show damage."""
+    point: so an intact batch at its end, or after that, would show damage."""
     log, old, _, _ = two_logs(tmp_path, 40, 20)
     cut = frames(log)[30].pos + 20
     log.write_bytes(old[:cut])
@@ -134,7 +135,7 @@ def test_batch_that_is_whole_by_now_is_no_damage(tmp_path: Path) -> None:
 
 
 def test_damage_is_found_while_the_log_grows_behind_it(tmp_path: Path) -> None:
-    """At every read: a second load finds it again, and that is enough."""
+    """Each read checks it: a second load finds it again, and that is enough."""
     log, data, _, _ = two_logs(tmp_path, 40, 20)
     batches = frames(log)
     damaged = bytearray(data)
@@ -161,8 +162,9 @@ def test_damage_is_found_while_the_log_grows_behind_it(tmp_path: Path) -> None:
 def test_replica_that_truncates_at_any_call_of_a_look_writes_down_its_epochs(
     tmp_path: Path, has_rolled: bool
 ) -> None:
-    """It grows past its old end under the look, which has read of both: the next one
-    sees by the leader epochs that it was cut, whatever the look took for its end."""
+    """The replica grows past its old end during the look, which has read bytes of both:
+    the next one sees by the leader epochs that it was cut, whatever end the look
+    found."""
     data = []
     for value, count in ((b"old", 3), (b"new", 2)):
         path = tmp_path / value.decode()
@@ -238,7 +240,7 @@ def test_last_segment_that_is_replaced_by_as_many_bytes_is_noticed(
 def test_replica_that_truncates_under_a_read_gives_no_mixture(
     tmp_path: Path, way: str
 ) -> None:
-    """Batch over batch, so that nothing looks like damage."""
+    """New batches replace old ones exactly, so that nothing looks like damage."""
     log, old, new, _ = two_logs(tmp_path, 3000, 500)
     assert len(old) == len(new)
     log.write_bytes(old)
@@ -261,7 +263,7 @@ def test_replica_that_truncates_under_a_read_gives_no_mixture(
 def test_follower_of_a_replica_is_told_of_a_cut_below_it(
     tmp_path: Path, stands: bool
 ) -> None:
-    """And continues where what it has seen of the log still stands."""
+    """It continues if the part of the log that it has seen still stands."""
     log, old, new, begins = two_logs(tmp_path, 100, 50)
     seen = 50 if stands else 80
     log.write_bytes(old[: begins[seen]])
@@ -284,7 +286,7 @@ def test_follower_of_a_replica_is_told_of_a_cut_below_it(
 
 
 def write_epochs(partition: Path, *epochs: tuple[int, int]) -> None:
-    """Kafka's leader epochs: (epoch, where it began)."""
+    """Write Kafka's leader epochs: (epoch, its first offset)."""
     lines = ["0", str(len(epochs)), *(f"{epoch} {first}" for epoch, first in epochs)]
     new = partition / "leader-epoch-checkpoint.tmp"
     new.write_text("\n".join(lines) + "\n")
@@ -292,8 +294,8 @@ def write_epochs(partition: Path, *epochs: tuple[int, int]) -> None:
 
 
 def three_segments(path: Path, same: int) -> tuple[list[Path], list[bytes]]:
-    """The files of a foreign log of 150 records, and what is in those of another with
-    the same records below an offset, and after it others of the same sizes."""
+    """Files of a foreign log of 150 records, and contents of the files of another log:
+    the same records below an offset, and others of the same sizes from there on."""
     found = []
     for name, value in (("one", b"old"), ("two", b"new")):
         with open_store(path / name, _files=Unsynced()) as store:
@@ -313,9 +315,9 @@ def three_segments(path: Path, same: int) -> tuple[list[Path], list[bytes]]:
 def test_cut_that_nobody_tells_of_is_as_low_as_its_files_and_epochs_say(
     tmp_path: Path, way: str, cut: int, told: int
 ) -> None:
-    """Where only the last file is another, all before it still stands. Where more was
-    cut, the other files may have their names, numbers and sizes again: the epoch of who
-    leads since begins where they are not the same."""
+    """If only the last file was replaced, all before it still stands. If more was cut,
+    the other files may have their names, numbers and sizes again: the epoch of the new
+    leader begins at the first different record."""
     logs, new = three_segments(tmp_path, cut)
     time.sleep(TICK_S)
     with open_store(tmp_path / "one", read_only=True) as reading:
@@ -331,7 +333,7 @@ def test_cut_that_nobody_tells_of_is_as_low_as_its_files_and_epochs_say(
             for offset in records:
                 found.append(offset)
         assert caught.value.cut_to == told
-        # What was decoded before is delivered.
+        # Records that were decoded before are delivered.
         assert found == list(range(100))
         values = {(record.value or b"")[:3] for record in reader.read(cut)}
         assert values == {b"new"}
@@ -340,8 +342,8 @@ def test_cut_that_nobody_tells_of_is_as_low_as_its_files_and_epochs_say(
 @pytest.mark.parametrize("cut", [110, 130])
 def test_cut_is_as_low_as_the_first_epoch_begun_since(tmp_path: Path, cut: int) -> None:
     """Leaders may have changed several times between two looks at the epochs, and the
-    log been cut at any of these times: also where the same bytes stand there again,
-    since nothing says that they stayed."""
+    log may have been cut each time: even if the same bytes are there again, since
+    nothing shows that they stayed."""
     log, old, new, begins = two_logs(tmp_path, 150, cut)
     log.write_bytes(old[: begins[100]])
     time.sleep(TICK_S)

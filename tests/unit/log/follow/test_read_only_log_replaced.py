@@ -28,7 +28,8 @@ from support.values import config_of
 def test_log_that_was_made_anew_in_the_same_place_is_another_one(
     tmp_path: Path, way: str
 ) -> None:
-    """Deleted and created again between two looks of a reader in another process."""
+    """The topic is deleted and created again between two looks of a reader in another
+    process."""
     with (
         open_store(tmp_path, _files=Unsynced()) as store,
         open_store(tmp_path, read_only=True) as reading,
@@ -69,7 +70,7 @@ def test_id_in_the_state_tells_a_log_from_one_in_a_directory_of_the_same_number(
         append(p, b"new", 2 * COUNT)
         p.flush()
         info = log.directory.info()
-        # As if it were the same.
+        # As if the directory were the same.
         followed = log._log
         place = info.device, info.inode
         followed._stamp = followed._stamp._replace(directory_id=place)
@@ -83,7 +84,7 @@ def test_id_in_the_state_tells_a_log_from_one_in_a_directory_of_the_same_number(
 def test_backup_that_is_put_back_under_a_reader_gives_no_mixture(
     tmp_path: Path, way: str, how: str
 ) -> None:
-    """The log goes back, and on from there with other records."""
+    """The log returns to the backup, and continues with other records."""
     path, backup = tmp_path / "store", tmp_path / "backup"
     with open_store(path, _files=Unsynced()) as store:
         p = store.create_topic("orders", config=config_of(1))[0]
@@ -121,8 +122,8 @@ def test_backup_that_is_put_back_under_a_reader_gives_no_mixture(
 def test_backup_from_before_a_deletion_at_the_start_is_another_log(
     tmp_path: Path, age_s: float
 ) -> None:
-    """Written over the files that there are; nothing but the start tells. It falls.
-    The directory's time, which is as it was, is believed where it is of some age."""
+    """The backup is written over the existing files; only the start shows it: the start
+    falls. The directory's time, which is unchanged, is trusted if it is of some age."""
     path, backup = tmp_path / "store", tmp_path / "backup"
     with open_store(path, _files=Unsynced()) as store:
         p = store.create_topic("orders", config=config_of(2))[0]
@@ -145,8 +146,8 @@ def test_backup_from_before_a_deletion_at_the_start_is_another_log(
 
 
 def restore(backup: Path, path: Path) -> None:
-    """Copy a backup over the files that are there: inodes are those of the files, times
-    and sizes those of the backup."""
+    """Copy a backup over the existing files: they keep their inodes, and get the times
+    and sizes of the backup."""
     for file in path.rglob("*.log"):
         if not (backup / file.relative_to(path)).exists():
             file.unlink()
@@ -159,8 +160,8 @@ def restore(backup: Path, path: Path) -> None:
 def grown(
     path: Path, value: bytes, count: int, *, size: int = SIZE, cut_to: int | None = None
 ) -> Iterator[None]:
-    """Open a store that is closed, perhaps cut its log, append; it stays open: nothing
-    but the log tells how it has grown."""
+    """Open a store that is closed, perhaps cut its log, append; it stays open: only the
+    log shows its growth."""
     with open_store(path, _files=Unsynced()) as store:
         p = store.topic("orders")[0]
         if cut_to is not None:
@@ -170,7 +171,7 @@ def grown(
 
 
 def saved_and_killed(tmp_path: Path, saved: int, more: int) -> tuple[Path, Path]:
-    """(a store as a kill leaves it, a backup of it that lacks its last records)."""
+    """Return a store as after a kill, and a backup of it without its last records."""
     live, path, backup = tmp_path / "live", tmp_path / "store", tmp_path / "backup"
     with open_store(live, _files=Unsynced()) as store:
         p = store.create_topic("orders", config=config_of(1))[0]
@@ -184,8 +185,9 @@ def saved_and_killed(tmp_path: Path, saved: int, more: int) -> tuple[Path, Path]
 
 @pytest.mark.parametrize("way", ["read", "batches", "arrow", "follow"])
 def test_backup_with_the_same_state_gives_no_mixture(tmp_path: Path, way: str) -> None:
-    """Nothing was written down between the backup and what is lost, and what is as it
-    was saved is not copied back: only the log and the mark of its writer change."""
+    """No state was written between the backup and the lost records, and files without a
+    change since then are not copied back: only the log and the mark of its writer
+    change."""
     path, backup = saved_and_killed(tmp_path, 500, COUNT)
     state, log = "orders-0/.logstore-state", f"orders-0/{0:020d}.log"
     with open_store(path, read_only=True) as reading:
@@ -203,13 +205,13 @@ def test_backup_with_the_same_state_gives_no_mixture(tmp_path: Path, way: str) -
 
 
 def test_backup_that_grows_to_the_size_that_was_lost_is_seen(tmp_path: Path) -> None:
-    """Nothing else tells but the mark of its writer: the file is as long as it was, and
+    """Only the mark of its writer shows the change: the file has its former length, and
     the names and times of the directory are the same."""
     path, backup = saved_and_killed(tmp_path, 5, 10)
     log = f"orders-0/{0:020d}.log"
     size = (path / log).stat().st_size
     framing = size // 15 - SIZE
-    time.sleep(0.05)  # what changed before is told from what changes now
+    time.sleep(0.05)  # separates the times of earlier and later changes
     with open_store(path, read_only=True) as reading:
         p = reading.topic("orders")[0]
         assert p.end_offset == 15
@@ -247,8 +249,8 @@ def backed_up(path: Path, segment_bytes: int) -> tuple[Path, Path]:
 
 
 def logs_of(middle: tuple[int, bytes, int], last: int) -> list[list[bytes]]:
-    """The first bytes of each value of the logs that there were: as it was first, as it
-    was (cut to, grown by, how many) then, and as the last backup has grown."""
+    """First bytes of each value, for three versions of the log: the first one, the
+    second (cut to, grown by, how many), and the last backup after its growth."""
     cut_to, value, count = middle
     old = [b"old"] * 15
     return [old, [*old[:cut_to], *[value] * count], [*old[:5], *[b"new"] * last]]
@@ -267,9 +269,9 @@ def logs_of(middle: tuple[int, bytes, int], last: int) -> list[list[bytes]]:
 def test_backup_that_is_put_back_at_any_call_of_a_look_gives_no_mixture(
     tmp_path: Path, between: str, size: int, segment_bytes: int
 ) -> None:
-    """The reader looks at a log that was changed, so it loads it anew; in front of each
-    of its calls a backup is copied over the files, which then grow again. What it gives
-    is of one log, and who looks again sees all of the last one."""
+    """The reader looks at a log that was changed, so it loads it again; before each of
+    its calls a backup is copied over the files, which then grow again. It returns
+    records of one log, and a later look sees all of the last one."""
     last = 12
     first, backup = backed_up(tmp_path, segment_bytes)
     cut_to = {"restored": 5, "cut": 2, "appended": 15}[between]
@@ -290,7 +292,8 @@ def test_backup_that_is_put_back_at_any_call_of_a_look_gives_no_mixture(
             p = reading.topic("orders")[0]
             found, records = list[Pair](), iter(list[Pair]())
             if between == "appended":
-                # In the middle of the log; otherwise it begins with the look.
+                # The read is in the middle of the log; otherwise it begins with the
+                # look.
                 records = pairs_of(p.follow(timeout=0))
                 found += itertools.islice(records, 15)
             if between == "restored":
@@ -308,7 +311,7 @@ def test_backup_that_is_put_back_at_any_call_of_a_look_gives_no_mixture(
             assert [offset for offset, _ in found] == list(range(len(found)))
             assert any(values == log[: len(values)] for log in logs)
             if next(calls) <= at:
-                break  # there was no such call any more
+                break  # no such call was left
             assert [(r.value or b"")[:3] for r in p.read()] == logs[-1]
             assert p.segments[-1].next_offset == len(logs[-1])
     assert at > 10
@@ -317,8 +320,8 @@ def test_backup_that_is_put_back_at_any_call_of_a_look_gives_no_mixture(
 def test_cut_that_a_backup_undoes_within_a_look_gives_no_mixture(
     tmp_path: Path,
 ) -> None:
-    """The log is cut and grows to what it was in size; a reader has read that, and
-    before it looks again the log is what it knows. What came between does not count."""
+    """The log is cut and grows to its former size; a reader has read that, and before
+    it looks again the known log is restored. The change in between does not count."""
     first, last = tmp_path / "first", 12
     with open_store(first, _files=Unsynced()) as store:
         append(store.create_topic("orders", config=config_of(1))[0], b"old", 15)
@@ -339,7 +342,7 @@ def test_cut_that_a_backup_undoes_within_a_look_gives_no_mixture(
                 if (method, name) == ("read", ".logstore-state"):
                     del steps[0]  # noqa: B023
             elif steps[0] == "cut":  # noqa: B023
-                # Behind the state, which says that nothing was cut.
+                # After the state, which has no cut.
                 opened.enter_context(grown(path, b"mid", 10, cut_to=5))  # noqa: B023
                 del steps[0]  # noqa: B023
             elif steps[0] == "restore" and next(calls) == at:  # noqa: B023
@@ -362,6 +365,6 @@ def test_cut_that_a_backup_undoes_within_a_look_gives_no_mixture(
             assert [offset for offset, _ in found] == list(range(len(found)))
             assert any(values == log[: len(values)] for log in logs)
             if next(calls) <= at:
-                break  # there was no such call any more
+                break  # no such call was left
             assert [(r.value or b"")[:3] for r in p.read()] == logs[-1]
     assert at > 10

@@ -1,5 +1,5 @@
 """A reader whose writer deletes segments, or fills several with each append, faster
-than all of a log can be looked at."""
+than it can look at all of the log."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def deleting(
 def test_writer_that_is_faster_than_a_look_does_not_hold_it_up(
     tmp_path: Path, opens: bool, period: int
 ) -> None:
-    """Within each few of its calls all segments that there were are deleted, and others
-    are begun: the log is as it was at one moment of the look. In each phase, first
-    before the look."""
+    """Every few of its calls, all existing segments are deleted and others begun: the
+    result is the log at one moment of the look. In each phase, first before the
+    look."""
     for phase in range(period):
         path = tmp_path / str(phase)
         files = FaultyFiles()
@@ -69,8 +69,8 @@ def test_writer_that_is_faster_than_a_look_does_not_hold_it_up(
 def test_appends_that_are_faster_than_a_look_do_not_hold_it_up(
     tmp_path: Path, period: int
 ) -> None:
-    """Each fills several segments, and none is undone: the look may show a part of one,
-    and the next look shows the rest."""
+    """Each append fills several segments, and none is undone: the look may show a part
+    of one, and the next look shows the rest."""
     files = FaultyFiles()
     with open_store(tmp_path, _files=Unsynced()) as store:
         config = config_of(2, segment_bytes=700, flush_ms=3_600_000)

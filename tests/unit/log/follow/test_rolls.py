@@ -1,4 +1,4 @@
-"""Looks at a log whose writer begins segments: what they cost, and what they find."""
+"""Looks at a log whose writer begins segments: their cost and results."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Counted:
         self._count(Loader, "load", "load", monkeypatch)
         self.store = open_store(path, read_only=True)
         self.partition: Any = self.store.topic("orders")[0]
-        # Until a change alters the time of the directory, each look is a whole one.
+        # Each look is a whole one until a change alters the time of the directory.
         time.sleep(SETTLED_S)
         _ = self.partition.end_offset
         self.looks.clear()
@@ -101,9 +101,9 @@ def sides(partition: Any) -> list[object]:
 def test_rolls_are_found_without_the_names(
     path: Path, writer: logstore.Store, monkeypatch: pytest.MonkeyPatch, magic: int
 ) -> None:
-    """One roll or many between two looks: the directory is not listed, and the state
-    is not read whole. The records, the segments and the lookups are those of a reader
-    that opens now."""
+    """One roll or many between two looks: the directory is not listed, and the state is
+    not read whole. The records, segments and lookups equal the ones of a reader that
+    opens now."""
     p = rolling(writer, magic)
     reader = Counted(path, monkeypatch)
     fill(p, 1)
@@ -147,7 +147,7 @@ def test_durable_offset_and_digests_come_with_the_entries(
 def test_state_that_was_written_whole_needs_the_names(
     path: Path, writer: logstore.Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A deletion at the front, beside rolls."""
+    """A deletion at the front, together with rolls."""
     p = rolling(writer)
     reader = Counted(path, monkeypatch)
     fill(p, 20, call=1)
@@ -176,7 +176,7 @@ def test_cut_beside_rolls_is_seen(
 def test_entry_that_cannot_be_used_is_not_used(
     path: Path, writer: logstore.Store, monkeypatch: pytest.MonkeyPatch, spoil: str
 ) -> None:
-    """The view is that of a reader that opens now."""
+    """The view equals that of a reader that opens now."""
     p = rolling(writer)
     reader = Counted(path, monkeypatch)
     state = path / "orders-0" / PARTITION_STATE
@@ -191,7 +191,7 @@ def test_entry_that_cannot_be_used_is_not_used(
     elif spoil == "grown":
         data += b"xxh64 0123456789abcdef\n{}\n"
     else:
-        # The entries of a log whose segments are not all there.
+        # Entries of a log with missing segments.
         last = logs_in(path / "orders-0")[-1]
         last.rename(last.with_suffix(".away"))
     state.write_bytes(data)
@@ -227,8 +227,8 @@ def test_new_segment_without_an_entry_is_found(
 def test_first_transaction_is_seen_by_a_reader_that_was_there_before(
     path: Path, writer: logstore.Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The state says from when on there may be some; the durable offset of a later one
-    lies above the open transaction."""
+    """The state has the first offset that may belong to one; the durable offset of a
+    later one is above the open transaction."""
     p = rolling(writer, 2)
     reader = Counted(path, monkeypatch)
     q: Any = reader.partition

@@ -14,7 +14,7 @@ columns = pytest.importorskip("logstore.log.frames.columns")
 def test_each_batch_gets_topic_and_partition_in_all_rows(
     counts: tuple[int, ...],
 ) -> None:
-    """This includes a batch that is longer than those before."""
+    """A batch may be longer than the ones before."""
     schema = columns.schema_of(("value", "partition", "topic"))
     source = columns.SourceColumns(schema, "orders", 7)
     for count in counts:

@@ -1,4 +1,5 @@
-"""The dataset of a partition or topic: what is pushed down, and that it is right."""
+"""The dataset of a partition or topic: correct results, and the filters that it pushes
+down."""
 
 from __future__ import annotations
 
@@ -44,13 +45,13 @@ def make(path: Path, partitions: int = 3, **settings: Any) -> logstore.Topic:
 
 @pytest.fixture(scope="module")
 def topic(tmp_path_factory: pytest.TempPathFactory) -> logstore.Topic:
-    """Read-only, so one will do."""
+    """A topic, shared since it is read-only."""
     return make(tmp_path_factory.mktemp("dataset"))
 
 
 @pytest.fixture
 def reads(topic: logstore.Topic, monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """The segments of which more than an index lookup's few bytes were read."""
+    """Segments of which more was read than the few bytes of an index lookup."""
     for p in topic:
         assert p.end_offset == COUNT  # opening it walks over its last segment
     seen: set[str] = set()
@@ -113,7 +114,7 @@ FILTERS: dict[str, tuple[Any, int, int, range]] = {
     "between times": (
         (F("timestamp") >= time_of(300)) & (F("timestamp") < time_of(310)),
         300,
-        COUNT,  # of an upper bound nothing is known
+        COUNT,  # an upper bound gives no information
         range(3),
     ),
     "time and offset": (
@@ -132,7 +133,7 @@ FILTERS: dict[str, tuple[Any, int, int, range]] = {
 def test_filter_reads_only_the_segments_it_needs(
     topic: logstore.Topic, reads: set[str], name: str, threads: int
 ) -> None:
-    """And finds what the same filter finds in a table of everything."""
+    """The result equals that of the same filter on a table of everything."""
     filter, low, high, numbers = FILTERS[name]
     table = topic.to_dataset(threads=threads).to_table(filter=filter)
     assert reads == segments_with(topic, low, high, numbers)
@@ -143,7 +144,7 @@ def test_filter_reads_only_the_segments_it_needs(
 def test_gaps_between_wanted_offsets_are_left_out(
     topic: logstore.Topic, reads: set[str]
 ) -> None:
-    """An OR of two places does not read what lies between them."""
+    """An OR of two places does not read the records between them."""
     first = (F("partition") == 0) & (F("offset") == 3)
     last = (F("partition") == 2) & (F("offset") == 396)
     table = topic.to_dataset().to_table(columns=["value"], filter=first | last)
@@ -156,7 +157,8 @@ def test_gaps_between_wanted_offsets_are_left_out(
 def test_part_of_a_large_segment_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From the batch of the first offset to that of the last, not all of the file."""
+    """The read goes from the batch of the first offset to that of the last, not over
+    all of the file."""
     config = logstore.TopicConfig(message_format=2)
     with logstore.open(tmp_path) as store:
         p = store.create_topic("big", config=config)[0]
@@ -180,7 +182,8 @@ def test_part_of_a_large_segment_is_read(
 def test_columns_that_nobody_asks_for_are_not_decoded(
     topic: logstore.Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Columns of the projection and of the filter are, in the dataset's order."""
+    """Columns of the projection and of the filter are decoded, in the dataset's
+    order."""
     asked: list[tuple[str, ...]] = []
     from logstore.log.frames import dataset
 
@@ -210,7 +213,7 @@ def test_columns_that_nobody_asks_for_are_not_decoded(
 def test_any_filter_finds_what_it_finds_in_a_table(
     tmp_path: Path, magic: int, codec: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Random ones over all columns, with nulls and times that do not rise."""
+    """Filters are random, over all columns, with nulls and times that do not rise."""
     write_store(tmp_path, 120, magic, codec, segment_bytes=600)
     topic = logstore.open(tmp_path, read_only=True).topic("orders")
     monkeypatch.setattr(pieces, "PIECE_BYTES", 900)
@@ -250,7 +253,7 @@ def test_any_filter_finds_what_it_finds_in_a_table(
 
 
 def test_time_that_does_not_rise_hides_nothing(tmp_path: Path) -> None:
-    """Old records behind new ones, and new ones before old ones, are found."""
+    """Old records after new ones, and new ones before old ones, are found."""
     config = logstore.TopicConfig(message_format=2, segment_bytes=400)
     rng = random.Random(5)
     times = [START_MS + rng.randrange(100_000) for _ in range(300)]
@@ -278,7 +281,7 @@ def test_log_that_another_process_appends_to_hides_nothing(tmp_path: Path) -> No
             assert d.count_rows(F("timestamp") >= bound) == 0
             p.append(b"new", timestamp_ms=START_MS + at)
             assert reading[0].end_offset == at + 1
-            # As a look that was under way when the segment grew leaves it.
+            # A look that was under way when the segment grew leaves it like this.
             reading[0]._log.segments[-1].max_timestamp = START_MS
             assert d.count_rows(F("timestamp") >= bound) == 1
 
@@ -287,7 +290,8 @@ def test_log_that_another_process_appends_to_hides_nothing(tmp_path: Path) -> No
 
 
 def test_dataset_reads_the_log_as_it_is_then(tmp_path: Path) -> None:
-    """Each scan anew: what was appended since is there, what was deleted is not."""
+    """Each scan reads again: records that were appended since are there, deleted ones
+    are not."""
     with logstore.open(tmp_path) as store:
         config = logstore.TopicConfig(segment_bytes=200)
         p = store.create_topic("t", config=config)[0]
@@ -302,7 +306,7 @@ def test_dataset_reads_the_log_as_it_is_then(tmp_path: Path) -> None:
 
 
 def test_dataset_has_the_methods_of_a_dataset(topic: logstore.Topic) -> None:
-    """Each of them gives the same as for a table."""
+    """Each method gives the same as for a table."""
     d = topic[0].to_dataset()
     whole = d.to_table()
     assert whole.schema == d.schema
@@ -332,7 +336,7 @@ def test_dataset_has_the_methods_of_a_dataset(topic: logstore.Topic) -> None:
 
 
 def test_expressions_are_columns(topic: logstore.Topic) -> None:
-    """By name, also without rows."""
+    """Expressions have names, and work without rows."""
     d = topic[0].to_dataset()
     columns = {"n": pc.binary_length(F("value")), "next": F("offset") + 1}
     table = d.to_table(columns=columns, filter=F("offset") < 12)
@@ -342,7 +346,7 @@ def test_expressions_are_columns(topic: logstore.Topic) -> None:
 
 
 def test_unknown_column_is_refused(topic: logstore.Topic) -> None:
-    """In the projection, in an expression and in a filter."""
+    """The column may be in the projection, in an expression or in a filter."""
     d = topic[0].to_dataset()
     for use in (
         {"columns": ["colour"]},
@@ -363,7 +367,7 @@ def test_sort_works_in_memory(topic: logstore.Topic) -> None:
 
 
 def test_way_around_the_scanner_is_an_error(topic: logstore.Topic) -> None:
-    """Never a dataset without rows: as part of another, as fragments."""
+    """The dataset is never empty instead: as part of another one, or as fragments."""
     d = topic[0].to_dataset()
     for use in (
         lambda: ds.dataset([d]).to_table(),
@@ -378,7 +382,7 @@ def test_way_around_the_scanner_is_an_error(topic: logstore.Topic) -> None:
 
 
 def test_dataset_is_written_as_parquet(topic: logstore.Topic, tmp_path: Path) -> None:
-    """Through a reader: pyarrow's writer takes no other scanner than its own."""
+    """The write takes a reader: pyarrow's writer accepts no scanner but its own."""
     found = topic.to_dataset().scanner(["partition", "value"])
     ds.write_dataset(found.to_reader(), tmp_path / "out", format="parquet")
     assert ds.dataset(tmp_path / "out").count_rows() == 3 * COUNT
@@ -405,7 +409,7 @@ QUERIES: dict[str, tuple[str, int, int, range]] = {
 def test_duckdb_pushes_its_conditions_down(
     topic: logstore.Topic, reads: set[str], name: str
 ) -> None:
-    """And gets what it gets from a table, twice."""
+    """DuckDB gets the same result as from a table, twice."""
     duckdb = pytest.importorskip("duckdb")
     condition, low, high, numbers = QUERIES[name]
     d = topic.to_dataset()
@@ -431,7 +435,7 @@ def polars_filters(pl: Any) -> dict[str, tuple[Any, int, int, range]]:
 def test_polars_pushes_its_conditions_down(
     topic: logstore.Topic, reads: set[str], name: str
 ) -> None:
-    """`pl.scan_pyarrow_dataset`, twice."""
+    """`pl.scan_pyarrow_dataset` gives it twice."""
     pl = pytest.importorskip("polars")
     condition, low, high, numbers = polars_filters(pl)[name]
     lazy = pl.scan_pyarrow_dataset(topic.to_dataset())
@@ -449,7 +453,7 @@ def test_polars_pushes_its_conditions_down(
 def test_questions_to_arrow_are_few(
     topic: logstore.Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Some dozens for a scan, whatever the number of offsets: each costs 0.1 ms."""
+    """A scan makes some dozens, for any number of offsets: each costs 0.1 ms."""
     asked = 0
     survivors: Callable[..., list[int]] = pushdown._survivors
 

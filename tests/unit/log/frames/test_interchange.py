@@ -1,4 +1,4 @@
-"""Partitions and topics as Arrow streams: what pyarrow, pandas, Polars, DuckDB take."""
+"""Partitions and topics as Arrow streams, for pyarrow, pandas, Polars, DuckDB."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ ALL = ("topic", "partition", "offset", "timestamp", "key", "value", "timestampTy
 
 
 def topic_of(path: Path, partitions: int = 3, count: int = 200) -> logstore.Topic:
-    """A topic with small segments, read-only; values say where they are."""
+    """A topic with small segments, read-only; values name their partition and
+    offset."""
     config = logstore.TopicConfig(message_format=2, segment_bytes=800)
     with logstore.open(path) as store:
         topic = store.create_topic("orders", partitions=partitions, config=config)
@@ -54,7 +55,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream, "STEP_BYTES_MAX", 300)
 
 
-# ---------------------------------------------------------------- who takes them
+# ---------------------------------------------------------------- ------ consumers
 
 
 def test_pyarrow_takes_a_partition_and_a_topic_as_they_are(tmp_path: Path) -> None:
@@ -72,7 +73,7 @@ def test_pyarrow_takes_a_partition_and_a_topic_as_they_are(tmp_path: Path) -> No
 
 
 def test_polars_and_pandas_take_them(tmp_path: Path) -> None:
-    """`pl.DataFrame(p)`, `pd.DataFrame.from_arrow(p)`, also of a topic."""
+    """Calls are `pl.DataFrame(p)` and `pd.DataFrame.from_arrow(p)`, also of a topic."""
     pl, pd = pytest.importorskip("polars"), pytest.importorskip("pandas")
     topic = topic_of(tmp_path)
     for source, count in ((topic[0], 200), (topic, 600)):
@@ -101,7 +102,7 @@ def test_duckdb_takes_them_by_the_name_of_the_variable(tmp_path: Path) -> None:
 
 
 def test_append_arrow_takes_a_partition(tmp_path: Path) -> None:
-    """From log to log without a detour."""
+    """Records go from log to log without a conversion."""
     source = topic_of(tmp_path / "a")[0]
     with logstore.open(tmp_path / "b") as store:
         p = store.create_topic("copy")[0]
@@ -132,7 +133,8 @@ def test_requested_schema_chooses_columns_and_types(tmp_path: Path) -> None:
 
 
 def test_requested_schema_with_an_unknown_column_is_refused(tmp_path: Path) -> None:
-    """By name; so is one without columns, and a type that nothing becomes."""
+    """The error names the column; a schema without columns is refused, too, as is a
+    type to which no column converts."""
     p = topic_of(tmp_path)[0]
     bad = pa.schema([("value", pa.binary()), ("colour", pa.string())])
     with pytest.raises(logstore.ConfigError, match="colour"):
@@ -146,7 +148,7 @@ def test_requested_schema_with_an_unknown_column_is_refused(tmp_path: Path) -> N
 
 
 def test_value_that_does_not_become_the_type_is_an_error(tmp_path: Path) -> None:
-    """No row is left out, none is made null."""
+    """No row is left out, and none becomes null."""
     with logstore.open(tmp_path) as store:
         p = store.create_topic("t")[0]
         p.append_many([b"good", b"\xaf"])
@@ -164,7 +166,7 @@ def test_value_that_does_not_become_the_type_is_an_error(tmp_path: Path) -> None
 def test_topic_read_arrow_is_what_its_partitions_have(
     tmp_path: Path, magic: int, codec: str, threads: int, small_pieces: None
 ) -> None:
-    """All columns of all records, in order, whatever the number of threads."""
+    """All columns of all records come in order, with any number of threads."""
     write_store(tmp_path, 150, magic, codec, segment_bytes=700)
     topic = logstore.open(tmp_path, read_only=True).topic("orders")
     names = (*ALL, "headers")
@@ -184,7 +186,7 @@ def test_topic_read_arrow_is_what_its_partitions_have(
 def test_bounds_mean_the_same_in_each_partition(
     tmp_path: Path, threads: int, small_pieces: None
 ) -> None:
-    """Offsets, half open; an offset that one of them does not have is an error."""
+    """Offsets, half open; an offset that a partition does not have is an error."""
     topic = topic_of(tmp_path)
     table = topic.read_arrow(35, 78, columns=["offset"], threads=threads).read_all()
     assert table.column(0).to_pylist() == [*range(35, 78)] * 3
@@ -215,7 +217,8 @@ def test_each_partition_may_have_its_own_bounds(tmp_path: Path) -> None:
 def test_limit_counts_over_all_partitions(
     tmp_path: Path, threads: int, limit: int, small_pieces: None
 ) -> None:
-    """The first records, from wherever a read begins; no more, in no larger batches."""
+    """The limit takes the first records, from any start of a read; no more, and in no
+    larger batches."""
     topic = topic_of(tmp_path)
     for start in (None, 150):
         reader = topic.read_arrow(start, batch_records=50, threads=threads, limit=limit)
@@ -274,7 +277,7 @@ def test_columns_alone_of_topic_and_partition_count_rows(tmp_path: Path) -> None
 def test_wrong_argument_is_named(
     tmp_path: Path, options: dict[str, Any], word: str
 ) -> None:
-    """At the call."""
+    """The error comes at the call."""
     topic = topic_of(tmp_path, partitions=1, count=10)
     with pytest.raises(logstore.ConfigError, match=word):
         topic.read_arrow(**options)
@@ -299,7 +302,7 @@ def test_columns_as_a_text_are_refused(tmp_path: Path) -> None:
 def test_damage_comes_after_every_record_before_it(
     tmp_path: Path, threads: int, small_pieces: None
 ) -> None:
-    """In order also where several threads read; skipped where that is asked for."""
+    """In order with several threads, too; skipped on request."""
     topic_of(tmp_path, count=200)
     damaged = logs_in(tmp_path / "orders-1")[3]
     flip_bit(damaged, 8 * (damaged.stat().st_size - 1))
@@ -325,7 +328,8 @@ def test_damage_comes_after_every_record_before_it(
 def test_damage_is_skipped_with_read_committed_too(
     tmp_path: Path, threads: int, start: int, small_pieces: None
 ) -> None:
-    """From wherever: to find the end of a transaction, the damage is read past."""
+    """The read may begin anywhere: to find the end of a transaction, the damage is read
+    past."""
     topic_of(tmp_path, partitions=1)
     damaged = logs_in(tmp_path / "orders-0")[1]
     flip_bit(damaged, 8 * (damaged.stat().st_size - 1))
@@ -342,7 +346,7 @@ def test_damage_is_skipped_with_read_committed_too(
 
 
 def test_damage_reaches_each_consumer_as_an_error(tmp_path: Path) -> None:
-    """None of them takes a part for the whole; the text is ours."""
+    """No consumer takes a part for the whole; the text of the error is ours."""
     pl, duckdb = pytest.importorskip("polars"), pytest.importorskip("duckdb")
     topic_of(tmp_path, partitions=1)
     damaged = logs_in(tmp_path / "orders-0")[2]
@@ -387,7 +391,7 @@ def test_log_that_is_cut_meanwhile_is_never_mixed(
 def test_stream_that_is_dropped_lets_its_threads_go(
     tmp_path: Path, small_pieces: None
 ) -> None:
-    """And a process that wanted three rows ends, also when DuckDB asked for them."""
+    """A process that wanted three rows ends, also when DuckDB asked for them."""
     topic_of(tmp_path)
     code = f"""
 import logstore, pyarrow as pa
@@ -414,7 +418,7 @@ print("done")
 
 
 def test_import_of_logstore_brings_no_pyarrow() -> None:
-    """Nor any of the frame libraries."""
+    """None of the frame libraries is imported, either."""
     code = (
         "import sys, logstore; "
         "print([m for m in ('pyarrow', 'pandas', 'polars', 'duckdb', "
@@ -449,7 +453,8 @@ def test_without_pyarrow_the_error_says_what_to_install(
 def test_pyarrow_that_cannot_be_opened_is_a_named_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a descriptor for its files, for example; the next call may have one."""
+    """It may lack a descriptor for its files, for example; the next call may have
+    one."""
     topic, expected = topic_of(tmp_path, count=10), logstore.StorageError
     monkeypatch.delitem(sys.modules, "logstore.record.arrow_batches", raising=False)
 

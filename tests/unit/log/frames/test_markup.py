@@ -8,7 +8,7 @@ EVIL = "<img src=x onerror=alert(1)>\"'&\n\t\x1b[31m\u202e"
 
 
 def test_markup_escapes_whatever_is_no_markup() -> None:
-    """Text as a child, in a list, and as an attribute."""
+    """Text is escaped as a child, in a list, and as an attribute."""
     found = tag("p", EVIL, [EVIL, tag("b", 1)], title=EVIL)
     text = Html.__str__(found)
     assert "<img" not in text
@@ -19,7 +19,8 @@ def test_markup_escapes_whatever_is_no_markup() -> None:
 
 
 def test_printable_shows_what_would_not_be_seen() -> None:
-    """Control characters, bytes that are no UTF-8, halves of surrogate pairs."""
+    """Control characters, bytes that are not UTF-8, and halves of surrogate pairs are
+    shown."""
     assert printable("plain käse") == "plain käse"
     assert printable("a\n\x00\u202eb") == "a\\n\\x00\\xe2\\x80\\xaeb"
     assert printable("\udcff") == "\\xff"

@@ -1,4 +1,4 @@
-"""Keys and values as text, and columns of JSON: of every way to a table."""
+"""Keys and values as text, and columns of JSON, for every way to a table."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_columns_of_json_have_what_is_of_their_type_and_null(
 
 
 def test_json_of_random_objects_is_what_was_written(tmp_path: Path) -> None:
-    """In batches of any size, with other columns around it."""
+    """Batches may be of any size, with other columns around it."""
     rng = random.Random(3)
 
     def value() -> Any:
@@ -96,7 +96,7 @@ def test_json_of_random_objects_is_what_was_written(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("view", [False, True])
 def test_text_has_replacements_for_what_is_no_utf_8(topic: Any, view: bool) -> None:
-    """Each value is there; only the bytes that are no UTF-8 are replaced."""
+    """Each value is there; only bytes that are not UTF-8 are replaced."""
     table = topic[0].read_arrow(text=True, view=view, batch_records=4).read_all()
     table.validate(full=True)
     kind = pa.string_view() if view else pa.string()
@@ -127,7 +127,7 @@ def test_wrong_choice_is_refused_before_anything_is_read(
 
 
 def test_limit_and_damage_are_as_without(tmp_path: Path) -> None:
-    """This includes a function that decides about damage, which one thread calls."""
+    """A function may decide about damage, which one thread calls."""
     with logstore.open(tmp_path) as store:
         partition = store.create_topic("t")[0]
         for number in range(3):

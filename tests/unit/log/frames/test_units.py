@@ -19,12 +19,12 @@ from logstore.log.frames.units import (
      ((1 << 20) - 1, "1.0 MiB"), (5 << 60, "5.0 EiB"), (1 << 72, "4096.0 EiB")],
 )  # fmt: skip
 def test_sizes_are_for_people(value: int, text: str) -> None:
-    """In binary units."""
+    """Units are binary."""
     assert size_text(value) == text
 
 
 def test_counts_times_and_shares_are_for_people() -> None:
-    """Plurals, separators, and no calendar beyond its end."""
+    """Texts have plurals, separators, and no calendar beyond its end."""
     assert count_text(1, "batch", "batches") == "1 batch"
     assert count_text(1234, "segment") == "1,234 segments"
     assert duration_text(90_000) == "2 minutes"

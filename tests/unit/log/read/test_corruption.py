@@ -1,4 +1,4 @@
-"""A function that decides about damage, by every way of reading."""
+"""A function that decides about damage, in every way of reading."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from support.damage import flip_bit, frames, logs_in
 
 BATCHES, RECORDS = 12, 5
 COUNT = BATCHES * RECORDS
-# The bad batches: in the middle of a segment, at the end of one, at the end of the log.
+# Bad batches in the middle of a segment, at the end of one, at the end of the log.
 BAD = (2, 7, 11)
 GAPS = [(10, 15), (35, 40), (55, None)]
 INTACT = [o for o in range(COUNT) if o // RECORDS not in BAD]
@@ -124,8 +124,8 @@ def partition(tmp_path: Path) -> Iterator[logstore.Partition]:
 def test_function_is_told_of_each_damage_once_in_order(
     partition: logstore.Partition, way: str
 ) -> None:
-    """It gets the offsets that are left out and the error that a read would raise, in
-    the thread of the caller, and all else is delivered."""
+    """The function gets the offsets that are left out and the error that a read would
+    raise, in the thread of the caller, and all other records are delivered."""
     told: list[Damaged] = []
     threads = set()
 
@@ -149,7 +149,8 @@ def test_function_is_told_of_each_damage_once_in_order(
 def test_function_that_refuses_raises_the_error(
     partition: logstore.Partition, way: str
 ) -> None:
-    """False, or nothing, is as "raise", after the records before the damage."""
+    """A result of False, or no result, is like "raise", after the records before the
+    damage."""
     answers = iter([True, None])
     found = []
     with pytest.raises(logstore.CorruptRecordError) as caught:
@@ -157,7 +158,7 @@ def test_function_that_refuses_raises_the_error(
             found.append(offset)
     assert caught.value.offset == 35
     assert caught.value.next_offset == 40
-    if way not in ("arrow", "aio"):  # these give nothing until they have all
+    if way not in ("arrow", "aio"):  # these return no record before they have all
         assert found == [o for o in INTACT if o < 35]
 
 
@@ -178,7 +179,7 @@ def damaged_at(path: str, position: int) -> Damaged:
 
 
 def test_function_is_asked_once_for_each_place() -> None:
-    """A place is a file and a position: another answer holds for each of them."""
+    """A place is a file and a position: each place gets a separate answer."""
     asked: list[Damaged] = []
 
     def answer(damaged: Damaged) -> bool:
@@ -194,7 +195,7 @@ def test_function_is_asked_once_for_each_place() -> None:
 
 
 def test_oldest_answer_is_forgotten_first() -> None:
-    """Damage is met twice at most, and soon: memory has a bound."""
+    """Damage is met at most twice, and soon: memory has a bound."""
     asked: list[int | None] = []
     policy = DamagePolicy(lambda damaged: not asked.append(damaged.error.position))  # type: ignore[func-returns-value]
     for position in range(1025):
@@ -206,7 +207,7 @@ def test_oldest_answer_is_forgotten_first() -> None:
 
 
 def test_answer_that_is_no_bool_is_an_error(partition: logstore.Partition) -> None:
-    """A coroutine is true, and would leave out everything unasked."""
+    """A coroutine is true, and would leave out all damage without a decision."""
     wrong: Any
     for wrong in (lambda damaged: 1, lambda damaged: asyncio.sleep):
         with pytest.raises(TypeError, match="on_corruption returned"):
@@ -216,8 +217,9 @@ def test_answer_that_is_no_bool_is_an_error(partition: logstore.Partition) -> No
 def test_damage_before_a_time_is_told_before_the_read(
     tmp_path: Path,
 ) -> None:
-    """Nobody knows its times: it may have held the first record of the time asked for.
-    What lies before a stop is told by the read, in the order of the offsets."""
+    """Its times are unknown: it may have held the first record of the time asked for.
+    Damage between the start and a stop is reported by the read, in the order of the
+    offsets."""
     path = tmp_path / "store"
     with logstore.open(path) as store:
         p = store.create_topic("t")[0]
@@ -250,8 +252,8 @@ def test_wrong_choices_are_refused_at_the_call(partition: logstore.Partition) ->
 def test_damage_that_hides_the_end_of_a_transaction_ends_the_read(
     tmp_path: Path, producer: int
 ) -> None:
-    """Nobody knows whether its records were committed, also if a later transaction of
-    its producer was. All from there on is told as left out, and nothing of it twice."""
+    """It is unknown whether its records were committed, even if a later transaction of
+    its producer was. All from there on is reported as left out, and only once."""
     parts = [
         rows(0, 1),
         end_of(5, 1),
@@ -320,8 +322,8 @@ def test_damage_of_records_in_a_transaction_leaves_out_these_alone(
 def test_log_of_a_killed_broker_is_read_to_its_last_intact_batch(
     tmp_path: Path, way: str, point: int | None
 ) -> None:
-    """Whatever its recovery point says: what is left out is the bad batch alone, and
-    without a choice it is an error."""
+    """Its recovery point does not matter: only the bad batch is left out, and without a
+    choice it is an error."""
     parts = [rows(RECORDS * number, 1) for number in range(10)]
     parts[4] = parts[4][:-1] + bytes([parts[4][-1] ^ 1])
     (tmp_path / "t-0").mkdir(mode=0o700)

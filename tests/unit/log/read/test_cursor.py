@@ -1,5 +1,5 @@
-"""Bytes that a read reads at once: few are read twice, and each buffer gives the
-same."""
+"""Bytes of one read call: few are read twice, and any buffer size gives the same
+result."""
 
 from __future__ import annotations
 
@@ -89,8 +89,8 @@ def until_damage(folder: Path) -> Iterator[Any]:
 def test_buffer_makes_no_difference(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, magic: int, codec: str, seed: int
 ) -> None:
-    """Whatever the lengths, and wherever the damage, each buffer size gives the same
-    records, then the same error, and `verify` the same findings."""
+    """Each buffer size gives the same records, then the same error, and `verify` the
+    same findings, for any lengths and places of damage."""
     records = of_random_lengths(tmp_path, magic, codec, seed)
     (log,) = logs_in(tmp_path / "t-0")
     intact, source = log.read_bytes(), random.Random(seed)
@@ -117,8 +117,8 @@ def test_buffer_makes_no_difference(
 def test_place_of_an_index_entry_is_read_once(
     tmp_path: Path, bytes_read: list[int], magic: int, codec: str, way: str
 ) -> None:
-    """The bytes that confirm the entry are those of the first chunk. A fetch finds its
-    batch in them, and reads its chunk from there."""
+    """The bytes that confirm the entry are in the first chunk. A fetch finds its batch
+    in them, and reads its chunk from there."""
     if way == "keeps":
         pytest.importorskip("pyarrow")
     with logstore.open(tmp_path) as store:
@@ -147,7 +147,7 @@ def test_place_of_an_index_entry_is_read_once(
 def test_bytes_of_an_entry_that_is_wrong_are_not_delivered(
     tmp_path: Path, bytes_read: list[int]
 ) -> None:
-    """The walk begins where an earlier entry, or the start, is right."""
+    """The walk begins at an earlier entry, or at the start, if that is right."""
     with logstore.open(tmp_path) as store:
         partition = store.create_topic("t", config=config_of(2, "none"))[0]
         for number in range(300):

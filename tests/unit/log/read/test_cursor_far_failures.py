@@ -64,7 +64,7 @@ def partition(path: Path, place: MemoryPlace) -> Iterator[logstore.Partition]:
 def taken_until(
     records: Iterator[logstore.Record], kind: type[Exception]
 ) -> tuple[list[int], Exception]:
-    """(the offsets before an error, the error)."""
+    """Return (the offsets before an error, the error)."""
     offsets = []
     with pytest.raises(kind) as caught:
         for record in records:
@@ -76,7 +76,8 @@ def taken_until(
 def test_failed_request_ends_the_read_where_its_bytes_are(
     partition: logstore.Partition, place: MemoryPlace, read: Read
 ) -> None:
-    """All records before them are delivered; the read can be tried again from there."""
+    """All records before the missing bytes are delivered; the read can be tried again
+    from there."""
     segment = partition._log.segments[5]
     limit = segment.size // 2
 
@@ -89,7 +90,7 @@ def test_failed_request_ends_the_read_where_its_bytes_are(
     assert isinstance(error, StorageError)
     assert (error.filename, error.errno) == (segment.path, errno.ETIMEDOUT)
     assert offsets == list(range(len(offsets)))
-    # At most what one read has asked for at once is lost to the failure.
+    # At most the requests of one read are lost to the failure.
     first_lost = segment.locate(offsets[-1] + 1).pos
     assert first_lost > limit - 256 * 1024 - 2 * BLOCK_BYTES
     assert segment.base_offset - 300 < offsets[-1] < segment.next_offset
@@ -103,7 +104,8 @@ def test_failed_request_ends_the_read_where_its_bytes_are(
 def test_short_answer_is_damage_where_the_bytes_end(
     partition: logstore.Partition, place: MemoryPlace, read: Read
 ) -> None:
-    """It is treated like a file that is too short; the next read requests it again."""
+    """A short answer is treated like a file that is too short; the next read requests
+    it again."""
     list(partition.read(limit=1))
     segment = partition._log.segments[5]
     place.cut[segment.file.serial] = segment.size // 2
@@ -159,7 +161,7 @@ def outcome(partition: logstore.Partition, change: Change, read: Read) -> list[A
 def test_change_of_the_log_is_seen_as_in_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Change, read: Read
 ) -> None:
-    """The same records and the same error, whatever was asked for ahead."""
+    """The records and the error are the same, whatever was requested ahead."""
     found = []
     for number in range(2):
         config = TopicConfig(segment_bytes=100_000, cleanup_policy="compact")
@@ -224,7 +226,8 @@ def test_damage_is_met_as_in_files(
     damage: Callable[[bytearray], None],
     read: Callable[[Any], Iterator[Any]],
 ) -> None:
-    """The same records, the same error, and reading continues at the same place."""
+    """The records and the error are the same, and reading continues at the same
+    offset."""
     path = tmp_path / "s"
     with logstore.open(path) as store:
         config = TopicConfig(segment_bytes=100_000)
@@ -250,7 +253,7 @@ def test_damage_is_met_as_in_files(
 def test_lookups_are_few_requests(
     path: Path, partition: logstore.Partition, place: MemoryPlace
 ) -> None:
-    """An index, which is kept, and a block; nothing is read ahead."""
+    """A lookup requests an index, which is kept, and a block; nothing is read ahead."""
     end = len(partition)
     with logstore.open(path, read_only=True) as store:
         times = [record.timestamp for record in store.topic("one")[0].read()]
@@ -272,7 +275,7 @@ def test_lookups_are_few_requests(
 def test_first_record_is_two_requests(
     partition: logstore.Partition, place: MemoryPlace
 ) -> None:
-    """Its buffer, and one block ahead of it."""
+    """The requests are for its buffer, and one block ahead of it."""
     place.block_bytes = FarPlace.block_bytes
     assert [record.offset for record in partition.read(limit=1)] == [0]
     assert len(place.requests) <= 2
@@ -281,8 +284,8 @@ def test_first_record_is_two_requests(
 def test_first_record_from_small_blocks_is_few_requests(
     partition: logstore.Partition, place: MemoryPlace
 ) -> None:
-    """They are the blocks of one buffer, and at most those that are in flight ahead of
-    it: each block of the buffer doubles them. How many begin before the read ends
+    """The requests are the blocks of one buffer, and at most the blocks in flight ahead
+    of it, which each block of the buffer doubles. How many begin before the read ends
     depends on the machine."""
     assert [record.offset for record in partition.read(limit=1)] == [0]
     assert len(place.requests) <= 256 * 1024 // BLOCK_BYTES + place.in_flight

@@ -24,7 +24,8 @@ from logstore.cli.main import main
 from support.far import BLOCK_BYTES, MemoryPlace, far_store, serve
 from support.transactions import Transactions
 
-# What a segment may cost beyond its bytes: its index, and blocks that are not full.
+# Requests that a segment may cost beyond its bytes: its index, and blocks that are not
+# full.
 MORE = 3
 
 Row: TypeAlias = "tuple[int, int, bytes]"  # partition, offset, value
@@ -177,7 +178,7 @@ def aio_consumed(path: Path, topic: str) -> list[Row]:
 
 
 def in_transactions(path: Path, topic: str) -> list[Row]:
-    """A consumer whose positions are published with what is made of the records."""
+    """A consumer that publishes its positions together with its results."""
     return consumed(path, topic, group="t", around=logstore.Consumer.transaction)
 
 
@@ -298,8 +299,8 @@ def test_way_of_reading_keeps_requests_in_flight_across_segments(
     name: str,
     topic: str,
 ) -> None:
-    """As many as may run are in flight, except at the beginning of each log; and there
-    are no more requests than the bytes need."""
+    """The maximum number of requests is in flight, except at the beginning of each log;
+    and there are no more requests than the bytes need."""
     assert WAYS[name](path, topic) == expected[topic]
     assert place.most == place.in_flight
     assert place.segments == 12
@@ -327,7 +328,8 @@ COMMITTED: dict[str, Callable[[Any], Iterator[int]]] = {
 
 @pytest.fixture(scope="module")
 def transactions(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[int]]:
-    """(a broker's log of transactions in segments of 400 kB, the committed offsets)."""
+    """Return (a broker's log of transactions in segments of 400 kB, the committed
+    offsets)."""
     path, made = tmp_path_factory.mktemp("far"), Transactions(random.Random(1))
     (path / "t-0").mkdir()
     for _ in range(8):

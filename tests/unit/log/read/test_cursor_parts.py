@@ -1,4 +1,5 @@
-"""The parts of a cursor: its buffers, the segments left, the place in one of them."""
+"""The parts of a cursor: its buffers, the segments left, the position in one of
+them."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ def chunk_in(buffer: native.Buffer) -> SegmentChunk:
 
 
 def test_first_buffer_may_be_smaller() -> None:
-    """The next one has the full size: the first chunk was not all that was needed."""
+    """The next buffer has the full size: the first chunk was not enough."""
     buffers = Buffers(LARGE, SMALL)
     first = buffers.take(LARGE)
     assert first.capacity == SMALL
@@ -40,7 +41,7 @@ def test_first_buffer_may_be_smaller() -> None:
 
 
 def test_buffer_is_no_larger_than_its_segment() -> None:
-    """The caller of a fetch may ask for more than there is memory."""
+    """The caller of a fetch may ask for more bytes than there is memory."""
     buffers = Buffers(1 << 60, 1 << 60)
     first = buffers.take(SMALL)
     assert first.capacity == READ_BYTES
@@ -50,13 +51,12 @@ def test_buffer_is_no_larger_than_its_segment() -> None:
 
 
 def test_buffer_holds_the_frame_of_a_batch() -> None:
-    """This holds even if the caller of a fetch asks for one byte."""
+    """The caller of a fetch may ask for one byte."""
     assert Buffers(1, 1).take(SMALL).capacity == 17
 
 
 def test_buffer_is_used_again() -> None:
-    """It is used in the next segment, too; but a larger one, which a batch needed,
-    stays."""
+    """The next segment uses it, too; but a larger one, which a batch needed, stays."""
     buffers = Buffers()
     first = buffers.take(SMALL)
     assert buffers.take(SMALL) is first
@@ -69,7 +69,7 @@ def test_buffer_is_used_again() -> None:
 
 @pytest.mark.parametrize("is_pooled", [False, True])
 def test_kept_buffer_is_never_free_again(is_pooled: bool) -> None:
-    """One that no chunk was given in is."""
+    """A buffer in which no chunk was given is free again."""
     pool = native.BufferPool(LARGE, 4) if is_pooled else None
     buffers = Buffers(pool=pool, keeps=True)
     taken = [buffers.take(SMALL)]
@@ -93,7 +93,7 @@ def route_of(*bases: int, at: int = 0, end: int = 100, place: Any = None) -> Rou
 
 
 def test_each_segment_is_entered_once_and_ends_where_the_next_begins() -> None:
-    """The last one where the read does."""
+    """The last one ends at the end of the read."""
     place, buffers = OffsetPosition(7, 41), Buffers()
     route = route_of(0, 40, 60, at=1, end=90, place=place)
     assert (len(route), route[1].base_offset, route.is_begun) == (2, 60, False)
@@ -119,12 +119,12 @@ def test_each_segment_is_entered_once_and_ends_where_the_next_begins() -> None:
 def test_read_ends_where_no_record_can_be_left(
     bases: tuple[int, ...], end: int, offset: int, has_next: bool
 ) -> None:
-    """At its end, or when the segments left begin there or are none."""
+    """The read is at its end, or no segments are left, or they begin at its end."""
     assert route_of(*bases, end=end).has_next(offset) == has_next
 
 
 def test_segment_that_does_not_follow_breaks_the_route() -> None:
-    """It is a part of another log, if it is known where the one before has ended."""
+    """It is a part of another log, if the end of the previous segment is known."""
     route, buffers = route_of(0, 40, 60), Buffers()
     assert route.broken_at() is None
     route.enter(buffers)
@@ -134,13 +134,13 @@ def test_segment_that_does_not_follow_breaks_the_route() -> None:
     route.ended_at = 39
     assert route.broken_at() == 39
     route.enter(buffers)
-    assert route.broken_at() is None  # what was known is of the segment before
+    assert route.broken_at() is None  # the known end is of the segment before
 
 
 # ------------------------------------------------------------------ one segment
 
 
-# Of the present test: a segment does not keep its store.
+# Stores of the present test: a segment does not keep its store.
 _opened: list[logstore.Store] = []
 
 
@@ -190,7 +190,8 @@ def take_all(part: SegmentRead, offset: int, *, is_exact: bool = False) -> list[
 
 
 def test_chunks_of_a_segment_follow_each_other(tmp_path: Path) -> None:
-    """From the batch that an index entry names, from the exact one, or a place."""
+    """The first chunk begins at the batch of an index entry, at the exact batch, or at
+    a position."""
     segment = segment_in(tmp_path)
     from_entry = take_all(read_of(segment), 60)
     assert from_entry == list(range(from_entry[0], 100))
@@ -206,7 +207,7 @@ def test_chunks_of_a_segment_follow_each_other(tmp_path: Path) -> None:
 
 
 def test_bytes_of_another_version_are_void(tmp_path: Path) -> None:
-    """The walk begins again; and from then on the data may have moved."""
+    """The walk begins again; from then on the data may have moved."""
     segment = segment_in(tmp_path)
     part = read_of(segment)
     assert part.has_bytes(60, is_exact=True)
@@ -219,7 +220,8 @@ def test_bytes_of_another_version_are_void(tmp_path: Path) -> None:
 
 
 def test_segment_that_ends_too_early_is_damaged(tmp_path: Path) -> None:
-    """Unless the read ends there, or the log may have gaps and continues."""
+    """The exceptions are a read that ends there, and a log that may have gaps and
+    continues."""
     segment = segment_in(tmp_path)
     whole = read_of(segment)
     take_all(whole, 0)
@@ -243,7 +245,8 @@ def test_segment_that_ends_too_early_is_damaged(tmp_path: Path) -> None:
 
 
 def test_batch_behind_the_end_of_its_segment_is_damage(tmp_path: Path) -> None:
-    """The first one that is there; not in a segment that grows, or that was cut."""
+    """The first such batch is the damage; not in a segment that grows, or that was
+    cut."""
     segment = segment_in(tmp_path)
     part = read_of(segment)
     assert part.has_bytes(0, is_exact=False)
@@ -265,7 +268,7 @@ def test_batch_behind_the_end_of_its_segment_is_damage(tmp_path: Path) -> None:
 
 
 def test_batch_behind_the_read_is_checked(tmp_path: Path) -> None:
-    """Its offset may be wrong, and hide what the read wants."""
+    """Its offset may be wrong, and hide wanted records."""
     segment = segment_in(tmp_path)
     size = segment.size // 100
     part = read_of(segment, 3)

@@ -1,4 +1,4 @@
-"""Where a read of a log with gaps ends: no checksum covers an offset, and the batches
+"""The end of a read of a log with gaps: no checksum covers an offset, and the batches
 around the end show whether something is hidden before it."""
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ FORMATS = [(2, "none"), (2, "gzip"), (1, "gzip"), (0, "gzip")]
 
 
 def write_compacted(path: Path, magic: int, codec: str) -> dict[int, int]:
-    """The position of each batch of four records by its first offset. The records of
-    offsets 8 and 9 are gone."""
+    """Return the position of each batch of four records by its first offset. The
+    records of offsets 8 and 9 are gone."""
     config = logstore.TopicConfig(
         message_format=magic,
         compression_type=codec,
@@ -72,7 +72,7 @@ def flip_offset(path: Path, position: int, value: int) -> None:
 def test_batch_whose_offsets_reach_into_the_next_one_at_the_stop_is_an_error(
     tmp_path: Path, way: Any, magic: int, codec: str
 ) -> None:
-    """Its records would be given with wrong offsets, or left out."""
+    """Its records would get wrong offsets, or be left out."""
     places = write_compacted(tmp_path, magic, codec)
     flip_offset(tmp_path, places[16], 2 if magic == 2 else 4)
     with pytest.raises(logstore.CorruptRecordError, match="offset"):
@@ -84,7 +84,8 @@ def test_batch_whose_offsets_reach_into_the_next_one_at_the_stop_is_an_error(
 def test_batch_at_the_stop_that_lies_behind_the_next_one_is_an_error(
     tmp_path: Path, way: str, magic: int, codec: str
 ) -> None:
-    """It says 44, and ends a read that is to find 13. The one after it says 16."""
+    """The batch states 44, and ends a read that should find 13. The next batch states
+    16."""
     places = write_compacted(tmp_path, magic, codec)
     flip_offset(tmp_path, places[12], 32)
     with pytest.raises(logstore.CorruptRecordError):
@@ -96,8 +97,8 @@ def test_batch_at_the_stop_that_lies_behind_the_next_one_is_an_error(
 def test_wrong_offset_behind_the_stop_concerns_no_read_up_to_it(
     tmp_path: Path, way: str, magic: int, codec: str
 ) -> None:
-    """There is no room before the stop; or the batch after the one at the stop lies
-    before both, so that it is the wrong one."""
+    """There is no room before the stop; or the batch after the one at the stop has
+    lower offsets than both, so that it is the wrong one."""
     places = write_compacted(tmp_path, magic, codec)
     flip_offset(tmp_path, places[16], 16)
     found = list(READS[way](opened(tmp_path), 12))
@@ -111,8 +112,8 @@ def test_wrong_offset_behind_the_stop_concerns_no_read_up_to_it(
 def test_read_that_begins_in_a_batch_whose_offset_is_too_low_is_an_error(
     tmp_path: Path, way: str, magic: int, codec: str
 ) -> None:
-    """The index leads to the batch, which seems to lie before the start of the read:
-    its entry has another offset, and from the entry before the order is seen."""
+    """The index leads to the batch, which seems to be before the start of the read: its
+    entry has another offset, and from the entry before the order is seen."""
     places = write_compacted(tmp_path, magic, codec)
     flip_offset(tmp_path, places[12], 8)
     partition = opened(tmp_path)
@@ -129,8 +130,8 @@ def test_read_that_begins_in_a_batch_whose_offset_is_too_low_is_an_error(
 
 
 def test_lookup_of_an_intact_log_with_gaps_needs_one_call(tmp_path: Path) -> None:
-    """The next batch is in the bytes that are read anyway; of a wrong offset it shows
-    that a closer look is needed."""
+    """The next batch is in the bytes that are read anyway; if an offset is wrong, it
+    shows that a closer look is needed."""
     places = write_compacted(tmp_path, 2, "none")
     partition = opened(tmp_path)
     segment = partition._log.segments[0]
@@ -167,7 +168,7 @@ def offsets_of(cursor: Cursor, found: list[int]) -> None:
 def test_last_batch_of_a_chunk_is_compared_with_what_is_behind_it(
     tmp_path: Path, per_read: int
 ) -> None:
-    """However many batches a read of bytes gives."""
+    """This does not depend on the number of batches in a read of bytes."""
     view, found = view_with(tmp_path, 0, 1, 9, 3, 4, 12), []
     size = view.segments[0].size // 6
     with pytest.raises(logstore.CorruptRecordError) as caught:

@@ -1,4 +1,4 @@
-"""The proof of a position: what tells two logs apart that have the same offsets."""
+"""The proof of a position: it distinguishes two logs that have the same offsets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def filled(path: Path, values: list[bytes], **config: object) -> logstore.Store:
 
 
 def proof_of(views: PartitionViews, at: int) -> int | None:
-    """The proof of a position in the log as it is now."""
+    """The proof of a position in the current log."""
     return ProofFinder().find(at, None, lambda: views.now(False), is_read=False)
 
 
@@ -42,7 +42,7 @@ WAYS = [
 def test_proof_of_a_position_is_disproved_by_another_log_alone(
     tmp_path: Path, config: dict[str, object]
 ) -> None:
-    """The log that it is of has the batch; a diverged one has another one."""
+    """The log of the proof has the batch; a diverged one has another batch."""
     same = [b"same %d" % n for n in range(6)]
     one = filled(tmp_path / "one", [*same, b"a", b"b"], **config)
     two = filled(tmp_path / "two", [*same, b"c", b"d"], **config)
@@ -57,7 +57,7 @@ def test_proof_of_a_position_is_disproved_by_another_log_alone(
 
 
 def test_proof_is_of_a_batch_that_ends_below_the_position(tmp_path: Path) -> None:
-    """At the start, inside of a batch and above the end there is none."""
+    """Positions at the start, inside a batch and above the end have no proof."""
     with filled(tmp_path / "s", [b"0", b"1", b"2", b"3"], message_format=2) as store:
         views = views_of(store["t"][0])
         assert [proof_of(views, at) is not None for at in (0, 1, 2, 3, 4, 5)] == [
@@ -69,7 +69,7 @@ def test_proof_is_of_a_batch_that_ends_below_the_position(tmp_path: Path) -> Non
 def test_proof_of_what_was_removed_is_not_asked(
     tmp_path: Path, message_format: int
 ) -> None:
-    """Retention removes batches, and compaction writes them anew: nothing was cut."""
+    """Retention removes batches, and compaction rewrites them: nothing was cut."""
     values = [b"%d" % n for n in range(40)]
     with filled(
         tmp_path / "s",
@@ -105,7 +105,8 @@ def finds(store: logstore.Store, finder: ProofFinder, at: int) -> int | None:
 def test_finder_finds_the_same_proofs_wherever_it_was(
     tmp_path: Path, config: dict[str, object], step: int
 ) -> None:
-    """In one segment and over several, forwards and backwards; also beside the log."""
+    """The positions are in one segment and in several, forwards and backwards; also
+    outside of the log."""
     values = [b"%d" % n for n in range(40)]
     with filled(tmp_path / "s", values, segment_bytes=400, **config) as store:
         views, finder = views_of(store["t"][0]), ProofFinder()
@@ -142,7 +143,7 @@ def test_proof_that_a_finder_finds_is_not_disproved_by_compaction(
 
 
 def test_finder_finds_the_batch_that_is_there_after_a_cut(tmp_path: Path) -> None:
-    """It asks whether the log was cut since it was there."""
+    """The finder asks whether the log was cut since its last search."""
     values = [b"%d" % n for n in range(8)]
     with filled(tmp_path / "s", values) as store:
         partition, finder, other = store["t"][0], ProofFinder(), ProofFinder()

@@ -36,7 +36,7 @@ from support.values import (
 def test_read_from_every_offset_delivers_all_from_there(
     tmp_path: Path, magic: int, codec: str
 ) -> None:
-    """Whatever offset a read begins at, its first record has just that offset."""
+    """The first record of a read has exactly the start offset."""
     write_store(tmp_path, COUNT, magic, codec, segment_bytes=600)
     partition = open_orders(tmp_path)
     for start in range(COUNT + 1):
@@ -47,7 +47,8 @@ def test_read_from_every_offset_delivers_all_from_there(
 def test_read_with_every_stop_delivers_all_below_it(
     tmp_path: Path, magic: int, codec: str
 ) -> None:
-    """`stop` is exclusive, also inside a batch; at or before the start it is empty."""
+    """`stop` is exclusive, even inside a batch; at or before the start the result is
+    empty."""
     write_store(tmp_path, COUNT, magic, codec, segment_bytes=600, call=7)
     partition = open_orders(tmp_path)
     for start in (0, 3, 20):
@@ -153,7 +154,7 @@ def test_fetch_doubles_the_buffer_until_a_record_fits(tmp_path: Path) -> None:
 
 
 def test_fetch_leaves_a_partial_batch_for_the_next_call(tmp_path: Path) -> None:
-    """The buffer holds whole batches only: what fits of 100-byte messages in 250."""
+    """The buffer holds whole batches only: the 100-byte messages that fit into 250."""
     with logstore.open(tmp_path) as store:
         partition = new_partition(store)
         partition.append_many([bytes(66)] * 5)
@@ -179,7 +180,7 @@ def test_fetch_inside_a_batch_holds_the_batch_and_iterates_from_the_offset(
 
 
 def test_fetch_at_the_end_is_empty(tmp_path: Path) -> None:
-    """At the end there is nothing yet, which is no error."""
+    """At the end there is no record yet, which is no error."""
     with logstore.open(tmp_path) as store:
         partition = new_partition(store)
         for end in range(3):
@@ -198,8 +199,8 @@ def test_fetch_of_no_bytes_raises_config_error(tmp_path: Path, bad: int) -> None
 
 @pytest.mark.parametrize("offset", [-1, 4, 31, 1 << 62, -(1 << 63)])
 def test_offset_out_of_range_raises_at_the_call(tmp_path: Path, offset: int) -> None:
-    """An offset outside [start, end] is an error before the first record is asked
-    for, and the error tells the range."""
+    """An offset outside [start, end] is an error before the first record is asked for,
+    and the error contains the range."""
     with logstore.open(tmp_path) as store:
         partition = new_partition(store)
         fill(partition, 30)
@@ -311,7 +312,8 @@ def naive_offset_for_time(records: list[Record], timestamp: int) -> int | None:
 def test_offset_for_time_is_the_first_offset_by_a_naive_search(
     tmp_path: Path, magic: int, codec: str
 ) -> None:
-    """First by offset, not by time, at, between, before and after all timestamps."""
+    """The result is the first by offset, not by time: at, between, before and after
+    all timestamps."""
     write_store(
         tmp_path, COUNT, magic, codec, segment_bytes=700, index_interval_bytes=50
     )
@@ -350,7 +352,7 @@ def test_offset_for_time_looks_past_the_log_start(tmp_path: Path) -> None:
 def test_read_from_a_datetime_begins_at_the_first_record_then(
     tmp_path: Path, magic: int
 ) -> None:
-    """A datetime is the first record at or after it; with none, the end."""
+    """A datetime starts at the first record at or after it, or else at the end."""
     write_store(tmp_path, COUNT, magic)
     partition = open_orders(tmp_path)
     zone = datetime.timezone(datetime.timedelta(hours=5))
@@ -404,7 +406,8 @@ def test_read_that_has_begun_survives_deletion(tmp_path: Path) -> None:
 def test_read_that_has_begun_survives_deletion_of_more_segments_than_may_be_open(
     tmp_path: Path,
 ) -> None:
-    """Their files wait for it, however many there are, and go when it is over."""
+    """Their files wait for the read, however many there are, and are removed when it is
+    over."""
     write_store(tmp_path, 400, segment_bytes=100, file_delete_delay_ms=0, call=100)
     config = logstore.StoreConfig(max_open_files=8)
     with open_store(tmp_path, config=config, _files=Unsynced()) as store:
@@ -429,7 +432,7 @@ def test_read_that_has_begun_survives_deletion_of_more_segments_than_may_be_open
 def test_read_that_has_begun_survives_deletion_of_the_topic(
     tmp_path: Path, reopened: bool
 ) -> None:
-    """The same for a whole topic, also where its segments were there at opening."""
+    """The same for a whole topic, and with segments that were there at opening."""
     store = open_store(tmp_path, _files=Unsynced())
     fill(new_partition(store, segment_bytes=300, file_delete_delay_ms=0), 60)
     if reopened:
@@ -446,7 +449,8 @@ def test_read_that_has_begun_survives_deletion_of_the_topic(
 
 
 def test_offset_for_time_in_a_damaged_segment_raises(tmp_path: Path) -> None:
-    """A time lookup that would have to cross damage says so, and does not guess."""
+    """A time lookup that would have to cross damage raises an error, and does not
+    guess."""
     directory = write_store(tmp_path, COUNT)
     log = logs_in(directory)[0]
     flip_bit(log, 8 * (frames(log)[10].pos + 30))
@@ -482,7 +486,7 @@ def test_times_beyond_what_a_record_can_have_are_answered(tmp_path: Path) -> Non
 
 
 def test_ends_of_the_calendar_are_times_to_start_at(tmp_path: Path) -> None:
-    """They may have a zone or not."""
+    """They may have a time zone or not."""
     zones = [None, datetime.timezone.utc]
     zones += [datetime.timezone(datetime.timedelta(hours=h)) for h in (-23, 14)]
     with logstore.open(tmp_path) as store:
@@ -500,7 +504,7 @@ def test_ends_of_the_calendar_are_times_to_start_at(tmp_path: Path) -> None:
 def test_read_while_an_append_is_shown_is_no_damage(
     tmp_path: Path, magic: int, codec: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At each of its lines a finalizer, or another thread, may read."""
+    """A finalizer, or another thread, may read at each of its lines."""
     # An append in one step has no lines.
     monkeypatch.setattr(Appender, "_append_step", lambda *_: False)
     lines: list[int] = []
@@ -524,7 +528,7 @@ def test_read_while_an_append_is_shown_is_no_damage(
         for _ in range(2):
             append_one(p)
         with p._writer.lock:  # type: ignore[union-attr]
-            pass  # what is prepared ends
+            pass  # the prepared state ends
         sys.settrace(at_line)
         try:
             append_one(p)
@@ -539,7 +543,7 @@ def test_read_while_an_append_is_shown_is_no_damage(
 def test_fetch_of_more_bytes_than_there_is_memory_gives_what_is_there(
     tmp_path: Path, max_bytes: int
 ) -> None:
-    """This holds even in a gap at the end of a segment, from which it continues in the
+    """This also works in a gap at the end of a segment, from which it continues in the
     next one."""
     directory = tmp_path / "t-0"
     directory.mkdir()

@@ -91,7 +91,7 @@ def test_skip_leaves_out_the_damaged_batch_only(
 def test_skip_finds_the_next_batch_behind_a_damaged_length(
     tmp_path: Path, magic: int, bit: int
 ) -> None:
-    """A length that is wrong says nothing: the next intact batch is sought."""
+    """A wrong length is not trusted: the next intact batch is searched for."""
     directory = write_store(tmp_path, COUNT, magic)
     log = logs_in(directory)[0]
     bad = frames(log)[3]
@@ -184,7 +184,7 @@ def _reads_of(partition: logstore.Partition) -> list[Exception | None]:
 def test_broken_codec_stream_with_right_crc_is_a_corrupt_record_error(
     tmp_path: Path, magic: int, codec: str
 ) -> None:
-    """Every way to read names what a decompressor refuses; no other error escapes."""
+    """Every way to read reports a decompressor's refusal; no other error escapes."""
     directory = write_store(tmp_path, 10, magic, codec, call=10)
     log = logs_in(directory)[0]
     frame = frames(log)[0]
@@ -202,7 +202,7 @@ def test_broken_codec_stream_with_right_crc_is_a_corrupt_record_error(
 def test_batch_beyond_the_decompression_limit_raises_record_too_large(
     tmp_path: Path, magic: int, codec: str
 ) -> None:
-    """A bomb is named by the limit that it is beyond; what follows can be read."""
+    """The error names the limit that a bomb exceeds; later records can be read."""
     with logstore.open(tmp_path) as store:
         partition = new_partition(store, magic, codec)
         partition.append(b"before")
@@ -230,7 +230,7 @@ def test_batch_beyond_the_decompression_limit_raises_record_too_large(
 def test_header_name_that_is_not_utf8_is_read_as_kafka_reads_it(
     tmp_path: Path, name: bytes
 ) -> None:
-    """Bytes that are no text become U+FFFD; the record is delivered in every way."""
+    """Invalid bytes become U+FFFD; the record is delivered in every way."""
     with logstore.open(tmp_path) as store:
         partition = new_partition(store, 2)
         fill(partition, 3)
@@ -323,8 +323,8 @@ STARTS: dict[str, Callable[[logstore.Partition, int], list[int]]] = {
 def test_read_that_starts_behind_damage_is_not_concerned_by_it(
     tmp_path: Path, way: str, magic: int, codec: str
 ) -> None:
-    """The next intact batch decides, wherever the index leads; who starts in what is
-    damaged is told where reading can continue."""
+    """The next intact batch decides, whichever entry the index gives; a read that
+    starts in damage reports its next readable offset."""
     with logstore.open(tmp_path) as store:
         partition = new_partition(store, magic, codec)
         for _ in range(12):
@@ -367,8 +367,8 @@ BAD_BYTES = {
 def test_damage_where_a_read_ends_is_none_of_it(
     tmp_path: Path, what: str, codec: str, isolation: str
 ) -> None:
-    """An intact record can be had by every call, whatever the batch after it is like.
-    A batch that does not follow the one before is an error: either may be wrong."""
+    """Every call can get an intact record, whatever the batch after it contains. A
+    batch that does not follow the one before is an error: either may be wrong."""
     with logstore.open(tmp_path) as store:
         writing = new_partition(store, 2, codec)
         for number in range(20):

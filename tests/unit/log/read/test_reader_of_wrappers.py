@@ -1,4 +1,4 @@
-"""Reads of wrappers (magic 0 and 1) of which no checksum covers the offset."""
+"""Reads of wrappers (magic 0 and 1), whose offset no checksum covers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ def written(path: Path, magic: int) -> Path:
 def test_read_goes_on_behind_a_wrapper_with_a_wrong_offset(
     tmp_path: Path, magic: int, by: int
 ) -> None:
-    """Not at the offset that it states: that would lose intact records."""
+    """The read does not continue at the stated offset: that would lose intact
+    records."""
     log = written(tmp_path, magic)
     frame = frames(log)[5]
     overwrite(log, frame.pos, (frame.offset + by).to_bytes(8, "big"))
@@ -52,7 +53,7 @@ def test_read_goes_on_behind_a_wrapper_with_a_wrong_offset(
 def test_wrong_offset_costs_the_records_of_its_batch_only(
     tmp_path: Path, magic: int, codec: str, by: int
 ) -> None:
-    """Whether a read begins before it, or anywhere after it."""
+    """The read may begin before it, or anywhere after it."""
     with logstore.open(tmp_path) as store:
         topic = store.create_topic("t", config=config_of(magic, codec))
         for number in range(7):
@@ -92,11 +93,11 @@ def test_wrong_offset_costs_the_records_of_its_batch_only(
 def test_error_of_damaged_content_says_the_first_offset_not_delivered(
     tmp_path: Path, magic: int, policy: str
 ) -> None:
-    """The checksum of the batch is right: its content is found to be damaged when it
-    is decompressed, for a chunk and a batch of magic 2 when somebody iterates."""
+    """The checksum of the batch is right: its content is found to be damaged when it is
+    decompressed, which is during iteration for a chunk and a batch of magic 2."""
     log = written(tmp_path, magic)
     frame = frames(log)[5]
-    last = frame.pos + frame.size - 6  # of the checksum in the gzip stream
+    last = frame.pos + frame.size - 6  # in the checksum of the gzip stream
     overwrite(log, last, bytes([log.read_bytes()[last] ^ 0xFF]))
     fix_crc(log, frame)
     asked: list[tuple[int, int | None, int | None]] = []

@@ -1,4 +1,4 @@
-"""How a read continues after damage: facts in, decision out."""
+"""The continuation of a read after damage: facts in, decision out."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ def view_of(path: Path, *damaged: int, length: int = 120) -> View:
 
 
 def met_at(view: View, damaged: int, offset: int, since: int = 0) -> Met:
-    """Damage of a batch, by a read that has delivered what lies below `offset`."""
+    """Damage of a batch, found by a read that has delivered the records below
+    `offset`."""
     segment = view.segments[0]
     pos = damaged * (segment.size // 10)
     error = CorruptRecordError("bad", path=segment.path, position=pos, offset=damaged)
@@ -60,7 +61,7 @@ def test_damage_that_must_not_be_left_out_is_raised(tmp_path: Path) -> None:
 
 
 def test_damage_that_is_left_out_is_passed(tmp_path: Path) -> None:
-    """The policy is asked with the offsets that are lost."""
+    """The policy gets the lost offsets."""
     view, asked = view_of(tmp_path, 4, 5), []
 
     def ask(damaged: Damaged) -> bool:
@@ -77,7 +78,7 @@ def test_damage_that_is_left_out_is_passed(tmp_path: Path) -> None:
 
 
 def test_damage_to_the_end_of_a_segment_leads_to_the_next_one(tmp_path: Path) -> None:
-    """In the last segment, nothing intact follows."""
+    """No intact batch follows in the last segment."""
     view = view_of(tmp_path, 9)
     met = met_at(view, 9, 9)
     resumed = after_damage(met, SKIP, view)
@@ -92,7 +93,7 @@ def test_damage_to_the_end_of_a_segment_leads_to_the_next_one(tmp_path: Path) ->
 def test_damage_below_the_read_is_no_concern(
     tmp_path: Path, policy: DamagePolicy
 ) -> None:
-    """Whatever the policy: in the same segment, or up to its end."""
+    """The policy does not matter: in the same segment, or up to its end."""
     view = view_of(tmp_path, 4, 9)
     met = met_at(view, 4, 0, since=7)
     assert after_damage(met, policy, view) == Resume(place_of(met.segment, 5))
@@ -104,7 +105,7 @@ def test_damage_below_the_read_is_no_concern(
 
 
 def test_batch_that_is_no_control_batch_ends_no_transaction(tmp_path: Path) -> None:
-    """It is too large. Two damaged ones are not known to be two."""
+    """The batch is too large. Two damaged ones are not known to be two."""
     view = view_of(tmp_path, 4)
     resumed = after_damage(met_at(view, 4, 4), SKIP, view)
     assert isinstance(resumed, Resume)

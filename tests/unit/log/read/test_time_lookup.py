@@ -1,4 +1,4 @@
-"""Lookups by time: the segments that are passed over, and the record that is found."""
+"""Lookups by time: the segments that are passed over, and the result."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_segments_that_end_before_a_time_are_older() -> None:
 
 
 def test_unknown_and_lost_segments_are_not_passed_over() -> None:
-    """Someone has to look at the first, and to report the second."""
+    """A lookup must examine the first, and report the second."""
     largest = LargestTimestamps()
     assert largest.older(segments_of(10, None, 30, 40), 99) == 1
     lost = (OneSegment(10), OneSegment(20, is_lost=True), *segments_of(30, 40))
@@ -89,7 +89,7 @@ def test_lookup_in_the_same_list_looks_at_no_segment() -> None:
 
 
 def test_each_list_of_a_log_keeps_what_is_found_out(tmp_path: Path) -> None:
-    """Whatever has changed it."""
+    """Each change of the log makes a new list."""
     with contextlib.ExitStack() as stack:
         store = stack.enter_context(logstore.open(tmp_path))
         partition = new_partition(store, cleanup_policy="compact")
@@ -118,7 +118,7 @@ def test_each_list_of_a_log_keeps_what_is_found_out(tmp_path: Path) -> None:
 
 
 def test_segments_are_not_held() -> None:
-    """The files of a deleted one are removed when nobody uses it."""
+    """The files of a deleted segment are removed when it is no longer used."""
     largest = LargestTimestamps()
     segments = segments_of(10, 20, 30)
     assert largest.older(segments, 25) == 2
@@ -128,7 +128,7 @@ def test_segments_are_not_held() -> None:
 
 
 def test_deletion_after_a_lookup_removes_the_files(tmp_path: Path) -> None:
-    """Once they stayed until the next lookup: a full disk stayed full."""
+    """Without this they stayed until the next lookup: a full disk stayed full."""
     with logstore.open(tmp_path) as store:
         partition = new_partition(store, file_delete_delay_ms=0)
         for number in range(4):
@@ -215,7 +215,7 @@ def scanned(partition: Any, number: int) -> int | None:
 def test_lookup_says_of_a_lost_segment_what_a_read_says(
     tmp_path: Path, which: str, *, is_compacted: bool
 ) -> None:
-    """The same error, and the same range that is left out. One that compaction has
+    """The error and the left out range are the same. A segment that compaction has
     emptied is no loss."""
     policy = "compact" if is_compacted else "delete"
     config = logstore.TopicConfig(segment_bytes=2000, cleanup_policy=policy)

@@ -40,8 +40,8 @@ def since(times: list[int], timestamp: int, start: int = 0) -> int | None:
 def test_first_record_since_each_time_is_found_at_once(
     tmp_path: Path, magic: int, per_call: int, value_bytes: int
 ) -> None:
-    """Small and large batches; in the process that writes and in one that reads; the
-    first segment and the last, the first record and the one after a deletion."""
+    """Batches are small and large; the process writes or reads; the segment is the
+    first or the last; the record is the first one or the one after a deletion."""
     rng = random.Random(1)
     with logstore.open(tmp_path) as store:
         partition = partition_of(store, magic, segment_bytes=1 << 20)
@@ -55,7 +55,8 @@ def test_first_record_since_each_time_is_found_at_once(
             partition,
             logstore.open(tmp_path, read_only=True).topic("orders")[0],
         ):
-            # What was written a moment ago may change unseen, and is looked at again.
+            # Files that were written a moment ago may change unseen, and are looked at
+            # again.
             deadline = time.monotonic() + 60
             while reader._views.find_since(T) is None:
                 assert time.monotonic() < deadline
@@ -114,7 +115,8 @@ def test_any_order_of_times_has_the_answer_of_a_scan(
 def test_flipped_bits_give_no_wrong_answer(
     tmp_path: Path, magic: int, per_call: int
 ) -> None:
-    """In the log and in both indexes: what is found at once is right, or nothing is."""
+    """Bits flip in the log and in both indexes: a result found at once is right, or
+    there is no such result."""
     rng = random.Random(5)
     with logstore.open(tmp_path) as store:
         partition = partition_of(store, magic)

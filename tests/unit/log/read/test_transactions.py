@@ -1,5 +1,5 @@
-"""Transactions as readers see them: which records are committed, where the first open
-transaction begins, and what finding that out costs."""
+"""Transactions as readers see them: committed records, the begin of the first open
+transaction, and the cost of finding it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COMMITTED: Any = {"isolation": "read_committed"}
 
 
 class Log:
-    """A log of transactions as a broker would have it, and what is true of it."""
+    """A log of transactions as a broker would write it, and the expected results."""
 
     def __init__(self) -> None:
         self.data = b""
@@ -157,8 +157,8 @@ def test_what_is_committed_is_read_behind_damage(tmp_path: Path, seed: int) -> N
 def test_what_is_committed_is_read_before_damage(
     tmp_path: Path, size: int, undecided: int
 ) -> None:
-    """Each way delivers it from any start, and raises an error that tells the first
-    offset that was not delivered: no record is lost for a reader that continues at
+    """Each way delivers it from any start, and raises an error with the first offset
+    that was not delivered: no record is lost for a reader that continues at
     `next_offset` after it has read the offsets between."""
     log = Log()
     for write in (
@@ -177,7 +177,7 @@ def test_what_is_committed_is_read_before_damage(
     store, p = opened(tmp_path)
     with store:
         for start in (0, 1, 2, 3, 4):
-            # Only a read that comes to a transaction must know how it ended.
+            # Only a read that reaches a transaction must know its end.
             end = 5 if start > 3 else undecided
             wanted = [o for o in (0, 1, 3, 4) if start <= o < end]
             for way, offsets in offsets_by_way(p, start, **COMMITTED).items():
@@ -250,8 +250,8 @@ def test_damaged_end_counts_if_other_damage_follows_directly(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("bit", [62, 40, 4])
 def test_wrong_offset_is_no_end_of_what_is_committed(tmp_path: Path, bit: int) -> None:
-    """No checksum covers it: one that lies after the segment, or after the batches
-    that follow, ends no look for transactions. A read after it needs none."""
+    """No checksum covers it: an offset past the segment, or past the batches that
+    follow, does not end the search for transactions. A read after it needs none."""
     log = Log()
     places = []
     for _ in range(9):
@@ -287,7 +287,8 @@ def test_wrong_offset_is_no_end_of_what_is_committed(tmp_path: Path, bit: int) -
 def test_follower_of_what_is_committed_gets_it_when_it_is(
     tmp_path: Path, seed: int
 ) -> None:
-    """The last stable offset is found from where it was, and is what it should be."""
+    """The search for the last stable offset begins at the former one, and is
+    correct."""
     chance, log = random.Random(seed), Log()
     log.write(0)
     log.put(tmp_path)
@@ -319,7 +320,7 @@ class Counting(Files):
 def test_what_was_read_for_the_last_stable_offset_is_not_read_again(
     tmp_path: Path,
 ) -> None:
-    """A fetch, and a look of a follower, costs what is new, not what the log has."""
+    """A fetch, and a look of a follower, read only new bytes, not all of the log."""
     with logstore.open(tmp_path) as store:
         config = logstore.TopicConfig(message_format=2)
         p = store.create_topic("t", config=config)[0]
@@ -362,8 +363,7 @@ def test_log_that_logstore_wrote_is_not_read_for_the_last_stable_offset(
 def test_transactions_of_a_broker_count_in_a_log_that_logstore_continues(
     tmp_path: Path, commit: bool
 ) -> None:
-    """Only what the broker wrote is read for them, by each process, after each
-    opening."""
+    """Only the broker's part is read for them, by each process, after each opening."""
     log = Log()
     log.write(0, 2)
     log.write(1, 200)
@@ -413,7 +413,7 @@ def test_appends_of_a_broker_to_an_open_log_are_read_for_their_transactions(
 def test_state_of_an_earlier_version_does_not_say_where_transactions_end(
     tmp_path: Path, is_gapless: bool
 ) -> None:
-    """If the log may have gaps, it is read; what it has is found."""
+    """If the log may have gaps, it is read; its transactions are found."""
     log = Log()
     log.write(0, 2)
     log.put(tmp_path)
@@ -451,7 +451,7 @@ def test_follower_before_an_open_transaction_reads_what_is_new(tmp_path: Path) -
 
 
 def test_transaction_that_was_cut_off_is_open_no_longer(tmp_path: Path) -> None:
-    """Records read of it before the cut do not count after it."""
+    """Records of it that were read before the cut do not count after it."""
     with logstore.open(tmp_path) as store:
         config = logstore.TopicConfig(message_format=2)
         p = store.create_topic("t", config=config)[0]

@@ -8,7 +8,7 @@ from logstore.io.directory import Directory
 from logstore.log.recover.durable import begins, copy_bytes, cut_for_good, make_durable
 from support.disk import MemoryDisk
 
-DATA = bytes(range(256)) * 1000  # more than is compared at once
+DATA = bytes(range(256)) * 1000  # more bytes than one comparison takes
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def disk() -> MemoryDisk:
 
 @pytest.fixture
 def directory(disk: MemoryDisk) -> Directory:
-    """It has the file `log`."""
+    """A directory with the file `log`."""
     directory = Directory.open_root(disk, "/store")
     directory.write_file("log", DATA)
     return directory
@@ -40,7 +40,7 @@ def directory(disk: MemoryDisk) -> Directory:
 def test_copy_is_one_as_far_as_it_goes(
     directory: Directory, copy: bytes, expected: bool
 ) -> None:
-    """A longer one is of other bytes: those of the range end before."""
+    """A longer copy is of other bytes: the range ends before."""
     directory.write_file("copy", copy)
     with directory.opened("log") as fd:
         assert begins(directory, "copy", fd, 100, 200_000) is expected

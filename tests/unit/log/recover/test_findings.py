@@ -1,4 +1,4 @@
-"""The findings of a decision: what is added, and when a partition is refused."""
+"""The findings of a decision: the added ones, and the refusal of a partition."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_damage_refuses_the_partition() -> None:
 
 
 def test_only_damage_is_refused() -> None:
-    """Another label would be reported, and the partition appended to."""
+    """A finding with another label would be reported, and the partition appended to."""
     with pytest.raises(AssertionError):
         findings().refuse(TORN_TAIL, 10, "zeros", position=0, offset=0)
 
@@ -89,7 +89,7 @@ def test_file_of_a_swap_has_its_present_name_until_opening_renames_it(
 
 
 def test_swap_that_cannot_be_read_hides_the_end() -> None:
-    """Which segments it replaces is not known."""
+    """The replaced segments are unknown."""
     found = findings(swap_ends={10: REFUSED})
     with pytest.raises(EndUnknownError):
         found.add_operations(Operations())
@@ -108,7 +108,7 @@ def test_interrupted_operations_are_reported_by_their_first_file() -> None:
 
 
 def test_recorded_damage_refuses_from_the_beginning() -> None:
-    """It is added at last, and only if nothing else is damaged."""
+    """The finding is added last, and only if there is no other damage."""
     found = findings(standings=(Standing(VERDICT),))
     assert found.is_refused
     assert found.damage is None
@@ -133,7 +133,7 @@ def test_recorded_damage_that_is_gone_is_only_reported() -> None:
 
 
 def test_record_that_cannot_be_read_condemns_every_segment() -> None:
-    """Any of them may be the damaged one."""
+    """Any segment may be the damaged one."""
     found = findings(fault="bad checksum")
     assert found.is_refused
     assert found.is_condemned(0)

@@ -1,5 +1,5 @@
-"""Findings of the fault programme as plain tests: offsets that no checksum covers, the
-remains of an operation after a power cut, errors that had no name."""
+"""Findings of the fault programme as plain tests: offsets without a checksum, remains
+of an operation after a power cut, errors without a name."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ LOUD = logstore.CorruptRecordError
 
 
 def as_kafka_leaves_it(store: Path) -> None:
-    """Without logstore's own state; the marks of a clean stop stay."""
+    """Remove logstore's own state; the marks of a clean stop stay."""
     for path in store.rglob(".logstore-*"):
         path.unlink()
 
@@ -98,12 +98,12 @@ def test_altered_offset_of_the_last_durable_batch_is_damage_before_an_append(
     tmp_path: Path, magic: int, codec: str, is_killed: bool, by: int
 ) -> None:
     """Nothing is appended after it or cut, each read ends with an error, and `verify`
-    names it, and not what follows; with the right offset it is a log as before."""
+    names it, and not the batch after it; with the right offset the log is as before."""
     log = durable_store(tmp_path / "s", magic, codec, is_killed=is_killed)
     path, bad = log.parents[1], frames(log)[-2 if is_killed else -1]
     move_batch(log, -2 if is_killed else -1, bad.offset + by)
     if is_killed:
-        restart_machine(path)  # so that nothing but the state speaks against it
+        restart_machine(path)  # so that only the state contradicts it
     data = log.read_bytes()
     for _ in range(2):
         with logstore.open(path) as store:
@@ -150,7 +150,7 @@ def test_opening_of_a_closed_log_reads_one_head_and_no_batch(
 def test_altered_offset_before_gaps_of_another_program_is_damage(
     tmp_path: Path,
 ) -> None:
-    """In a log that may have gaps readers cannot see it: the log ends before it."""
+    """Readers of a log that may have gaps cannot see it: the log ends before it."""
     log = durable_store(tmp_path / "s", 2, "none", is_killed=False)
     as_kafka_leaves_it(tmp_path)
     bad = frames(log)[-1]
@@ -177,9 +177,9 @@ def test_altered_offset_before_gaps_of_another_program_is_damage(
 def test_offset_flipped_upwards_in_the_last_durable_batch_hides_nothing(
     tmp_path: Path, magic: int, codec: str, is_writer: bool
 ) -> None:
-    """After a kill, with nothing after it that would contradict it. The index does, so
-    all of the log is read: it ends where its state says, and once the offset is right
-    again all is there."""
+    """After a kill, no batch after it contradicts it. The index does, so all of the log
+    is read: it ends at the end of its state, and after the offset is restored all
+    records are there."""
     store = tmp_path / "store"
     config = logstore.StoreConfig(flush_checkpoint_ms=0)
     with logstore.open(store, config=config) as opened:
@@ -213,7 +213,7 @@ def test_offset_flipped_upwards_in_the_last_durable_batch_hides_nothing(
 def test_fetch_of_a_misplaced_batch_is_an_error_not_an_empty_chunk(
     tmp_path: Path, magic: int, codec: str
 ) -> None:
-    """An empty chunk means the end of the log, and nothing else."""
+    """An empty chunk means only the end of the log."""
     log = logs_in(write_store(tmp_path, COUNT, magic, codec, call=3, **SETTINGS))[-1]
     first = int(log.name[:20])
     move_batch(log, 0, 1 << 40)
@@ -223,7 +223,7 @@ def test_fetch_of_a_misplaced_batch_is_an_error_not_an_empty_chunk(
 
 
 def test_fetch_of_swapped_batches_is_an_error(tmp_path: Path) -> None:
-    """Both are one damage, whichever was asked for; what follows is delivered."""
+    """Both are one damage, whichever was requested; later records are delivered."""
     log = logs_in(write_store(tmp_path, COUNT, 1, "snappy", call=3, **SETTINGS))[0]
     data = log.read_bytes()
     one, two = frames(log)[:2]
@@ -242,7 +242,7 @@ def test_fetch_of_swapped_batches_is_an_error(tmp_path: Path) -> None:
 def test_wrapper_flipped_downwards_is_not_left_out_of_the_batches(
     tmp_path: Path,
 ) -> None:
-    """In magic 0 its messages have offsets of their own; its end is what is wrong."""
+    """In magic 0 its messages have separate offsets; only its end is wrong."""
     directory = write_store(tmp_path, COUNT, 0, "snappy", call=3, **SETTINGS)
     log = logs_in(directory)[0]
     bad = frames(log)[-1]
@@ -267,8 +267,8 @@ def test_time_lookup_in_a_lost_segment_is_an_error(tmp_path: Path) -> None:
 def test_log_that_was_closed_cleanly_has_no_torn_tail(
     tmp_path: Path, magic: int
 ) -> None:
-    """Not even where the offset of a damaged batch says that it is past the recovery
-    point: Kafka's clean marker is there."""
+    """This is so even if a damaged batch states an offset past the recovery point:
+    Kafka's clean marker is there."""
     directory = write_store(tmp_path, COUNT, magic, "none", call=3, **SETTINGS)
     as_kafka_leaves_it(tmp_path)
     log = logs_in(directory)[-1]
@@ -284,7 +284,7 @@ def test_log_that_was_closed_cleanly_has_no_torn_tail(
 def test_last_segment_emptied_after_a_clean_stop_is_lost_not_short(
     tmp_path: Path,
 ) -> None:
-    """Kafka's recovery point says how far a log went that was closed cleanly."""
+    """Kafka's recovery point holds the end of a log that was closed cleanly."""
     directory = write_store(tmp_path, COUNT, 1, call=3, **SETTINGS)
     as_kafka_leaves_it(tmp_path)
     logs_in(directory)[-1].write_bytes(b"")
@@ -325,8 +325,8 @@ def test_segment_of_an_undone_roll_is_put_aside(tmp_path: Path) -> None:
 def test_segment_of_another_log_does_not_take_the_next_one_with_it(
     tmp_path: Path,
 ) -> None:
-    """It lies behind what the state knows, and the one after it follows the one before:
-    no roll was undone there."""
+    """It comes after the segments of the state, and the one after it follows the one
+    before: no roll was undone there."""
     with logstore.open(tmp_path / "a") as store:
         partition = new_partition(store)
         fill(partition, 3)
@@ -372,7 +372,7 @@ def test_segment_whose_deletion_was_committed_does_not_come_back(
 def test_reader_beside_an_interrupted_truncation_ends_where_the_owner_will(
     tmp_path: Path,
 ) -> None:
-    """Past the commit, nobody is served what is about to be cut."""
+    """After the commit, a reader gets no record that is about to be cut."""
     write_store(tmp_path, 5, call=1)
     path = tmp_path / "orders-0" / ".logstore-state"
     state = json.loads(path.read_bytes().partition(b"\n")[2])
@@ -388,7 +388,7 @@ def test_reader_beside_an_interrupted_truncation_ends_where_the_owner_will(
 
 
 def test_reader_sees_no_part_of_a_topic_that_is_being_created(tmp_path: Path) -> None:
-    """Before all directories are there, those from the first one on are a topic."""
+    """Until all directories exist, the ones from the first one on are a topic."""
     files = FaultyFiles()
     with open_store(tmp_path / "a", _files=files) as store:
         files.fail("make_directory", name="orders-1", times=1)
@@ -406,7 +406,7 @@ def test_reader_sees_no_part_of_a_topic_that_is_being_created(tmp_path: Path) ->
 def test_failed_background_sync_is_raised_by_close_if_nobody_was_told(
     tmp_path: Path,
 ) -> None:
-    """Who closes takes it that everything is durable."""
+    """The caller of close expects that everything is durable."""
     files = FaultyFiles()
     store = open_store(tmp_path, _files=files)
     partition = new_partition(store)
@@ -445,7 +445,7 @@ def test_leader_epoch_that_cannot_be_noted_is_a_storage_error(tmp_path: Path) ->
 
 
 def test_retention_that_cannot_ask_for_space_is_a_storage_error(tmp_path: Path) -> None:
-    """It has a name, like all errors of the system."""
+    """The error has a name, like all errors of the system."""
 
     class NoSpaceKnown(FaultyFiles):
         def free_bytes(self, fd: int) -> int:
@@ -460,7 +460,7 @@ def test_retention_that_cannot_ask_for_space_is_a_storage_error(tmp_path: Path) 
 def test_close_of_a_descriptor_that_fails_costs_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Promised data was synced before; the descriptor is gone in any case."""
+    """Acknowledged data was synced before; the descriptor is gone in any case."""
     close = native.close
 
     def failing(fd: int) -> None:
@@ -475,7 +475,7 @@ def test_close_of_a_descriptor_that_fails_costs_nothing(
 
 
 def test_reader_looks_again_where_a_deletion_came_between(tmp_path: Path) -> None:
-    """Two looks at a directory are not one: files may be gone at the second."""
+    """Two looks at a directory may differ: files may be gone at the second."""
     with logstore.open(tmp_path) as writing:
         partition = new_partition(writing, **SETTINGS)
         fill(partition, COUNT)
@@ -492,7 +492,8 @@ def test_reader_looks_again_where_a_deletion_came_between(tmp_path: Path) -> Non
 def test_reader_goes_on_where_a_deletion_comes_at_any_of_its_calls(
     tmp_path: Path,
 ) -> None:
-    """The writer empties the log, last segment and all, while a reader is busy."""
+    """The writer removes all segments of the log, even the last, while a reader is
+    busy."""
     with logstore.open(tmp_path) as writing:
         partition = new_partition(writing, **SETTINGS)
         nth = calls = 0
@@ -517,8 +518,8 @@ def test_reader_goes_on_where_a_deletion_comes_at_any_of_its_calls(
 def test_copy_of_a_segment_among_the_sealed_ones_is_no_part_of_the_log(
     tmp_path: Path,
 ) -> None:
-    """It is reported, and stays; all records are read, and none is appended before
-    somebody has taken it away."""
+    """It is reported, and stays; all records are read, and none is appended before it
+    is removed."""
     store = tmp_path / "store"
     first, second = logs_in(write_store(store, COUNT, **SETTINGS))[:2]
     name = f"{int(second.stem) + 1:020}.log"

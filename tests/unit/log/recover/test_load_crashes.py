@@ -44,7 +44,7 @@ def at_work(count: int = 12, magic: int = 1, codec: str = "none", **settings: in
 
 
 def after_cut(disk: MemoryDisk, nodes: Nodes | None = None) -> MemoryDisk:
-    """The disk after a power cut that took all that it could (or with `nodes`)."""
+    """The disk after a power cut that removed as much as it could (or with `nodes`)."""
     return MemoryDisk(disk.medium.base if nodes is None else nodes)
 
 
@@ -53,7 +53,7 @@ def labels(store: Store) -> list[str]:
 
 
 def test_topic_that_recovery_completes_has_its_directories_first() -> None:
-    """Whatever a power cut in that recovery leaves, no partition is lost."""
+    """A power cut in that recovery loses no partition, whatever it leaves."""
     disk = MemoryDisk()
     moments = disk.record()
     opened(disk).create_topic("orders", 3)
@@ -95,7 +95,7 @@ def cut_short(disk: MemoryDisk, partition: Partition) -> MemoryDisk:
 
 
 def test_reader_sees_an_interrupted_truncation_as_recovery_will() -> None:
-    """Behind the commit the records are gone for whoever opens the store."""
+    """After the commit the records are gone for each later opening."""
     disk, partition = at_work(6, segment_bytes=5000)
     disk = cut_short(disk, partition)
     with opened(disk, read_only=True) as store:
@@ -134,7 +134,7 @@ def test_recovery_makes_a_state_durable_before_it_finishes_what_that_says(
 
 
 def test_records_after_a_finished_truncation_stay() -> None:
-    """The next opening does not finish it once more, at their cost."""
+    """The next opening does not finish it once more, which would remove them."""
     disk, partition = at_work(6, segment_bytes=5000)
     disk = cut_short(disk, partition)
     partition = orders(opened(disk, config=StoreConfig()))  # writes no state at a sync
@@ -145,7 +145,7 @@ def test_records_after_a_finished_truncation_stay() -> None:
 
 
 def test_truncation_ends_the_writer_where_its_last_step_fails() -> None:
-    """Else the state would continue to say that a truncation is under way."""
+    """Otherwise the state would still contain a truncation under way."""
     disk, partition = at_work(6, segment_bytes=5000)
     disk.fail("rename", errno.EIO, nth=2, name="-state.tmp", times=1)
     with pytest.raises(logstore.errors.SyncFailedError):
@@ -170,7 +170,7 @@ def test_recovery_acts_on_no_state_that_may_be_taken_back() -> None:
 
 
 def test_index_entries_that_a_state_counts_are_durable() -> None:
-    """After a flush that wrote the state down, and after one that followed a close."""
+    """The state was written by a flush, or by a flush after a close."""
     disk, _ = at_work(6, segment_bytes=5000, index_interval_bytes=60)
     for _ in range(2):
         index = LOG_0.replace(".log", ".index")
@@ -197,7 +197,8 @@ def test_settings_are_taken_over_though_an_index_cannot_be_written() -> None:
 def test_index_whose_sync_failed_is_written_again(
     suffix: str, is_reopened: bool
 ) -> None:
-    """By the same process, or by the next: pages that count as clean are on no disk."""
+    """The same process or the next one writes it: pages that count as clean are on no
+    disk."""
     disk, _ = at_work(6, segment_bytes=5000, index_interval_bytes=60)
     store = opened(disk := disk.kill())
     fill(orders(store), 4, call=2)
@@ -220,7 +221,7 @@ def test_index_whose_sync_failed_is_written_again(
 
 @pytest.mark.parametrize("magic", [0, 1])
 def test_wrapper_with_a_lost_offset_is_a_torn_tail(magic: int) -> None:
-    """Its offset is under no checksum; the messages inside say what it has to be."""
+    """Its offset is under no checksum; the messages inside show the correct one."""
     disk, partition = at_work(0, magic, "gzip")
     fill(partition, 4, call=4)
     write = disk.medium.pending[-1]
@@ -237,7 +238,8 @@ def test_wrapper_with_a_lost_offset_is_a_torn_tail(magic: int) -> None:
 
 @pytest.mark.parametrize("nth", range(1, 12))
 def test_append_that_fails_behind_a_roll_leaves_no_trace_after_a_kill(nth: int) -> None:
-    """Not in the state file either, and not when nothing can be written any more."""
+    """The state file has no trace either, nor does a log to which nothing can be
+    written any more."""
     disk, partition = at_work(3)
     disk.fail("write", errno.ENOSPC, nth=nth)
     with pytest.raises(logstore.StorageError):
@@ -255,7 +257,7 @@ def test_append_that_fails_behind_a_roll_leaves_no_trace_after_a_kill(nth: int) 
 def test_append_that_fails_behind_a_roll_leaves_no_trace_after_a_power_cut(
     method: str, name: str, nth: int
 ) -> None:
-    """A roll syncs the first part of it: that must not be all that stays of it."""
+    """A roll syncs the first part of it: that part must not be all that stays."""
     disk, partition = at_work(3)
     disk.fail(method, errno.ENOSPC, nth=nth, name=name, times=1)
     try:
@@ -271,7 +273,7 @@ def test_append_that_fails_behind_a_roll_leaves_no_trace_after_a_power_cut(
 
 
 def test_record_whose_write_failed_at_its_end_does_not_come_back() -> None:
-    """It was cut off again; the power goes before that is on the disk."""
+    """It was cut off again; the power fails before that is on the disk."""
     disk, partition = at_work(3, segment_bytes=5000)
     disk.fail("write", errno.EIO, name=".log", short=1000, times=1)
     with pytest.raises(logstore.StorageError):
@@ -295,7 +297,8 @@ def test_cut_whose_sync_failed_is_made_durable_by_the_next_opening() -> None:
 
 
 def test_segment_that_a_truncation_cannot_rename_ends_the_writer() -> None:
-    """Else the log would grow into its offsets, and a torn tail look like damage."""
+    """Otherwise the log would grow into its offsets, and a torn tail look like
+    damage."""
     disk, partition = at_work(12)
     assert len(partition.segments) > 2
     disk.fail("rename", errno.EIO, name=".log", times=1)
@@ -308,7 +311,7 @@ def test_segment_that_a_truncation_cannot_rename_ends_the_writer() -> None:
 
 
 def test_half_made_segment_blocks_appends_until_it_is_gone() -> None:
-    """An empty file after the active segment would hide what is appended past it."""
+    """An empty file after the active segment would hide later records."""
     disk, partition = at_work(3, segment_bytes=5000)
     disk.fail("unlink", errno.EACCES)
     with pytest.raises(logstore.StorageError):
@@ -337,7 +340,7 @@ def test_marks_that_cannot_be_read_are_not_taken_for_missing() -> None:
 
 
 def test_deletion_on_a_full_disk_is_durable() -> None:
-    """Its new names are synced, since no state file says that it happened."""
+    """Its new names are synced, since no state file records the deletion."""
     disk, partition = at_work()
     base = partition.segments[2].base_offset
     disk.fill(0)
@@ -348,7 +351,7 @@ def test_deletion_on_a_full_disk_is_durable() -> None:
 
 @pytest.mark.parametrize("fault", ["full", "quota", "quota at the sync"])
 def test_topic_is_never_half_deleted_on_a_full_disk(fault: str) -> None:
-    """The settings cannot say that it is being deleted; the new names do."""
+    """The settings cannot record the deletion; the new names do."""
     disk = MemoryDisk()
     store = opened(disk)
     store.create_topic("orders", 3)[1].append(b"v", durable=True)
@@ -384,7 +387,7 @@ def test_topic_is_never_half_deleted_on_a_full_disk(fault: str) -> None:
 
 
 def test_full_disk_keeps_a_topic_without_an_id_whole() -> None:
-    """A broker made it: the names could not say that it is being deleted."""
+    """A broker created it: the names could not record its deletion."""
     disk = MemoryDisk()
     with opened(disk) as store:
         store.create_topic("one")
@@ -425,7 +428,8 @@ def test_directory_is_lost_though_an_earlier_topic_was_deleted() -> None:
 
 
 def test_segment_of_unknown_size_that_cannot_be_opened_is_no_gap() -> None:
-    """In a store of Kafka's: an error, and not a read that continues after it."""
+    """Such a store of Kafka's raises an error, and a read does not continue after
+    it."""
     disk, partition = at_work()
     base = partition.segments[1].base_offset
     partition._writer.context.services.store.close()  # type: ignore[union-attr]
@@ -434,7 +438,7 @@ def test_segment_of_unknown_size_that_cannot_be_opened_is_no_gap() -> None:
         if isinstance(node, dict):
             nodes[number] = {n: i for n, i in node.items() if ".logstore-" not in n}
     disk = after_cut(disk, nodes)
-    # By the recovery, and by the use after it, which tries again.
+    # The error comes from recovery, and from later use, which tries again.
     disk.fail("open", errno.EMFILE, name=f"{base:020d}.log", times=2)
     with opened(disk) as store:
         assert labels(store) == ["unreadable"]
@@ -460,8 +464,8 @@ def test_leader_epochs_that_cannot_be_written_have_a_name() -> None:
 def test_log_whose_end_cannot_be_read_is_not_taken_for_shorter(
     method: str, read_only: bool
 ) -> None:
-    """After a crash only the log itself says where it ends: without it, the partition
-    is an error, and not as long as its durable point."""
+    """After a crash only the log itself shows its end: if it cannot be read, the
+    partition is an error, and not as long as its durable point."""
     disk, partition = at_work(6, segment_bytes=5000)
     partition.flush()
     disk = disk.kill()
@@ -475,7 +479,7 @@ def test_log_whose_end_cannot_be_read_is_not_taken_for_shorter(
 
 
 def test_closing_behind_a_change_of_settings_notes_where_the_log_ends() -> None:
-    """This holds even if all was durable before: the state file was not written
+    """All records may have been durable before: the state file was not written
     since."""
     disk = MemoryDisk()
     with opened(disk) as store:

@@ -1,4 +1,4 @@
-"""Opening a log that is damaged where it was durable: that is told, nothing is cut."""
+"""Opening a log with damage below its durable point: it is reported, nothing is cut."""
 
 from __future__ import annotations
 
@@ -81,8 +81,8 @@ def test_damage_below_the_durable_point_is_loud_and_nothing_is_cut(
 def test_log_of_a_broker_does_not_end_at_the_damage_of_its_last_segment(
     tmp_path: Path, point: int | None, is_clean: bool
 ) -> None:
-    """This holds even after a clean stop, whatever the recovery point is: `verify`
-    lists the damaged offsets, and reading continues after them."""
+    """The stop may be clean, and the recovery point anywhere: `verify` lists the
+    damaged offsets, and reading continues after them."""
     directory = tmp_path / "t-0"
     directory.mkdir()
     rows = [batch(n, [(b"k", b"v")], -1, control=False) for n in range(40)]
@@ -106,8 +106,8 @@ def test_log_of_a_broker_does_not_end_at_the_damage_of_its_last_segment(
 def test_log_of_a_killed_writer_does_not_end_at_the_damage_of_its_last_segment(
     tmp_path: Path, magic: int, codec: str
 ) -> None:
-    """A block of the file is there twice: no record is lost, and a read that leaves
-    out the damage delivers all of them."""
+    """A block of the file is there twice: no record is lost, and a read that leaves out
+    the damage delivers all of them."""
     path = killed_store(tmp_path, magic, codec, call=5)
     log = the_log(path)
     data = log.read_bytes()
@@ -127,7 +127,8 @@ def test_log_of_a_killed_writer_does_not_end_at_the_damage_of_its_last_segment(
 def test_closed_store_that_lost_its_end_is_damaged_and_not_shorter(
     tmp_path: Path,
 ) -> None:
-    """Cut at any batch of any segment, the end offset stays, the rest is an error."""
+    """The cut is at any batch of any segment: the end offset stays, the rest is an
+    error."""
     directory = write_store(tmp_path / "data", COUNT, segment_bytes=500)
     for log in logs_in(directory):
         for frame in frames(log)[::2]:
@@ -148,7 +149,7 @@ def test_closed_store_that_lost_its_end_is_damaged_and_not_shorter(
 
 
 def test_closed_store_that_lost_a_segment_is_damaged(tmp_path: Path) -> None:
-    """Any segment that is gone is missed: the first, one in the middle, the last."""
+    """Any missing segment is noticed: the first, one in the middle, the last."""
     directory = write_store(tmp_path / "data", COUNT, segment_bytes=500)
     for log in logs_in(directory):
         target = tmp_path / "try"
@@ -170,7 +171,7 @@ def test_closed_store_that_lost_a_segment_is_damaged(tmp_path: Path) -> None:
 def test_closed_store_that_grew_is_damaged_and_serves_what_it_had(
     tmp_path: Path,
 ) -> None:
-    """Nobody of us wrote after the end of a closed log."""
+    """None of our writers wrote after the end of a closed log."""
     directory = write_store(tmp_path, COUNT)
     log = logs_in(directory)[0]
     append_garbage(log)
@@ -186,18 +187,18 @@ GARBAGE = b"\1garbage" * 9
 
 
 def no_state(log: Path) -> bytes:
-    """logstore's own state is gone, too."""
+    """Remove logstore's own state, too."""
     (log.parent / ".logstore-state").unlink()
     return GARBAGE
 
 
 def another_program(log: Path) -> bytes:
-    """Nothing says that logstore was the last writer."""
+    """Remove the marks of logstore as the last writer."""
     (log.parents[1] / ".logstore-owner").unlink()
     return no_state(log)
 
 
-# What comes after the end of a log that was closed.
+# Bytes after the end of a log that was closed.
 HURT: dict[str, Callable[[Path], bytes]] = {
     "garbage": lambda log: GARBAGE,
     "zeros": lambda log: bytes(300),
@@ -211,8 +212,8 @@ HURT: dict[str, Callable[[Path], bytes]] = {
 def test_damage_seen_in_a_closed_store_is_not_forgotten(
     tmp_path: Path, hurt: str
 ) -> None:
-    """Where another partition is written to then, and the store is killed, or closed
-    without its marks, what lies after the end of a closed log is no torn tail."""
+    """If another partition is written to then, and the store is killed, or closed
+    without its marks, the bytes after the end of a closed log are no torn tail."""
     live, store = tmp_path / "live", tmp_path / "store"
     write_store(live, COUNT)
     with logstore.open(live) as opened:
@@ -240,7 +241,7 @@ def test_damage_seen_in_a_closed_store_is_not_forgotten(
                     append_one(opened.topic("orders")[0])
                 fill(opened.topic("other")[0], 1)
             assert log.read_bytes() == damaged
-    # By a repair, or by hand, it is a log as others are.
+    # After a repair, also by hand, it is a log like others.
     assert logstore.repair(store, "cut").ok
     logs_in(live / "orders-0")[-1].write_bytes(sound)
     for path in (store, live):
@@ -255,7 +256,7 @@ def test_damage_seen_in_a_closed_store_is_not_forgotten(
 
 
 def test_a_partition_older_than_its_closed_store_stays_so(tmp_path: Path) -> None:
-    """Offsets were given out that it does not have: also after an unclean stop."""
+    """It lacks offsets that were assigned: also after an unclean stop."""
     directory = write_store(tmp_path / "live", COUNT)
     shutil.copytree(directory, tmp_path / "old")
     with logstore.open(tmp_path / "live") as opened:

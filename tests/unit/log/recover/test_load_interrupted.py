@@ -1,4 +1,4 @@
-"""Opening again after an opening, a roll or a deletion that a kill cut off."""
+"""Another opening after an opening, a roll or a deletion that a kill cut off."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_recovery_that_is_killed_is_done_again(tmp_path: Path) -> None:
                 left.append("over")
                 raise KeyboardInterrupt
             if left[-1] == "over":
-                # Nothing that a forgotten store does later comes to the disk.
+                # Later writes of a forgotten store do not reach the disk.
                 raise OSError(errno.EIO, "killed")
             left.pop()
 
@@ -100,7 +100,7 @@ def test_deleted_and_temporary_leftovers_are_ignored_and_removed(
 
 
 def test_killed_on_the_very_first_open_opens_again(tmp_path: Path) -> None:
-    """At whichever call the making of a store and a topic stops, a later opening
+    """The creation of a store and a topic may stop at any call: a later opening
     works."""
     files = FaultyFiles()
     with open_store(tmp_path / "count", _files=files) as store:
@@ -115,7 +115,7 @@ def test_killed_on_the_very_first_open_opens_again(tmp_path: Path) -> None:
                 left.append("over")
                 raise KeyboardInterrupt
             if left[-1] == "over":
-                # Nothing that a forgotten store does later comes to the disk.
+                # Later writes of a forgotten store do not reach the disk.
                 raise OSError(errno.EIO, "killed")
             left.pop()
 

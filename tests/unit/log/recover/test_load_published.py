@@ -26,7 +26,7 @@ COUNT = 3
 
 
 def put(store: logstore.Store, sequence: int) -> bool:
-    """One record for each topic. Returns whether it is new."""
+    """Publish one record for each topic. Returns whether it is new."""
     with store.stage("spark", sequence) as stage:
         for topic in ("orders", "other"):
             stage.append_many(store.topic(topic)[0], [b"%d" % sequence * 50])
@@ -52,7 +52,7 @@ def killed(path: Path, work: Callable[[logstore.Store], object]) -> Path:
 
 
 class KilledAtCommit(Files):
-    """The process can be killed in its next commit of a publication."""
+    """A process that can be killed in its next commit of a publication."""
 
     left = NEVER
 
@@ -114,7 +114,7 @@ def test_what_was_published_is_no_torn_tail(
 
 @pytest.mark.parametrize("mode", ["cut", "skip"])
 def test_repair_lets_the_journal_forget_what_is_lost(tmp_path: Path, mode: str) -> None:
-    """The partition takes appends; what follows is published as before."""
+    """The partition takes appends; later publications work as before."""
     store = killed(tmp_path / "store", published)
     cut_last(logs_in(store / "orders-0")[-1])
     restart_machine(store)
@@ -128,7 +128,8 @@ def test_repair_lets_the_journal_forget_what_is_lost(tmp_path: Path, mode: str) 
 
 
 def test_log_that_was_cut_after_a_publication_has_lost_nothing(tmp_path: Path) -> None:
-    """Nor has one whose head was deleted, or that went with its topic."""
+    """A log whose head was deleted, or that was deleted with its topic, has lost
+    nothing either."""
 
     def work(store: logstore.Store) -> None:
         published(store)
@@ -172,7 +173,7 @@ def test_end_of_a_publication_that_was_cut_short_may_be_lost_with_the_power(
 
 
 def test_repair_leaves_a_bad_journal_to_the_next_opening(tmp_path: Path) -> None:
-    """It is not the journal that is repaired with a partition."""
+    """A repair of a partition does not repair the journal."""
     store = killed(tmp_path / "store", published)
     cut_last(logs_in(store / "orders-0")[-1])
     flip_bit(store / ".logstore-publication", 8 * 30)

@@ -1,8 +1,8 @@
 """A backup that was put back in part: some files of a store are older than the others.
 
 The store is closed with `OLD` records, copied, written to again, and closed with `NEW`.
-Then the files of one kind are taken from the other copy. What is read is all of `NEW`,
-or what is there and then a named error: never a log that is shorter and says nothing.
+Then the files of one kind are taken from the other copy. A read returns all of `NEW`,
+or the existing records and then a named error: never a shorter log without an error.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MARKS = (
     "recovery-point-offset-checkpoint",
 )
 
-# Which files a kind is: by the path below the store.
+# Kinds of files, by the path below the store.
 KINDS: dict[str, Callable[[Path], bool]] = {
     "indexes": lambda path: path.suffix in INDEXES,
     "logs": lambda path: path.suffix == ".log",
@@ -39,12 +39,12 @@ KINDS: dict[str, Callable[[Path], bool]] = {
     "clean shutdown": lambda path: path.name == ".kafka_cleanshutdown",
 }
 
-# Where files of these kinds are older than the others, or only they are new, something
-# says that there was more than there is.
+# If files of these kinds are older than the others, or only they are new, some file
+# shows that there were more records.
 LOST_WHERE_OLD = {"logs", "logs and indexes", "partition"}
 LOST_WHERE_NEW = {"state", "marks", "recovery points"}
-# (kind, whether it is old) where one segment is longer than its state says: as far as
-# one can tell, nobody of us wrote that.
+# (kind, whether it is old) with one segment longer than its state says: as far as the
+# files show, none of our writers wrote that.
 FOREIGN_IN_ONE_SEGMENT = {("logs", False), ("logs and indexes", False)}
 
 
@@ -52,7 +52,7 @@ FOREIGN_IN_ONE_SEGMENT = {("logs", False), ("logs and indexes", False)}
 def stores(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, Path, bool]:
-    """The old one, the new one, and whether the log is one segment."""
+    """The old store, the new one, and whether the log is one segment."""
     root = tmp_path_factory.mktemp("stores")
     config = config_of(segment_bytes=request.param)
     with logstore.open(root / "old") as store:
@@ -64,7 +64,7 @@ def stores(
 
 
 def mixed(base: Path, other: Path, kind: str, to: Path) -> Path:
-    """A copy of a store in which the files of a kind are those of another one."""
+    """A copy of a store, with the files of one kind from another one."""
     is_taken = KINDS[kind]
     for source, wanted in ((base, False), (other, True)):
         for path in source.rglob("*"):
@@ -89,7 +89,7 @@ def test_store_restored_in_part_is_whole_or_says_what_it_lacks(
     is_foreign = is_one and (kind, is_old) in FOREIGN_IN_ONE_SEGMENT
     is_older = not is_old and kind in ("indexes", "owner", "clean shutdown")
     report = logstore.verify(path)
-    # Entries past the end of a log are no matter to readers, and found.
+    # Entries past the end of a log do not matter to readers, and are found.
     is_odd = is_one and (kind, is_old) == ("indexes", False)
     assert report.ok != (is_lost or is_foreign or is_odd), report.problems
     for read_only in (True, False):
@@ -103,7 +103,7 @@ def test_store_restored_in_part_is_whole_or_says_what_it_lacks(
             else:
                 assert not is_lost
             assert found == expected(1, 0, len(found))
-            # What was put after the end of a closed log is not served.
+            # Bytes that were put after the end of a closed log are not served.
             assert len(found) == (OLD if is_lost or is_older or is_foreign else NEW)
             assert partition.end_offset == (NEW if is_lost else len(found))
             if read_only:
@@ -121,7 +121,7 @@ def test_store_restored_in_part_is_whole_or_says_what_it_lacks(
 def test_partition_put_back_alone_can_be_repaired(
     stores: tuple[Path, Path, bool], tmp_path: Path, mode: str
 ) -> None:
-    """`cut` takes the end of the backup for that of the log; `skip` gives out no offset
+    """`cut` uses the end of the backup as the end of the log; `skip` assigns no offset
     a second time."""
     old, new, _ = stores
     path = mixed(new, old, "partition", tmp_path / "data")

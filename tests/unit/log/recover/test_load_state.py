@@ -1,4 +1,4 @@
-"""Opening with state files that are gone, damaged or stale: no record is lost by it."""
+"""Opening with state files that are gone, damaged or stale: no record is lost."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_own_state_may_be_deleted(tmp_path: Path, magic: int, clean: bool) -> No
 def test_own_state_damaged_is_reported_and_costs_no_record(
     tmp_path: Path, name: str, how: str
 ) -> None:
-    """A state file is believed with its checksum only."""
+    """A state file counts only with its checksum."""
     write_store(tmp_path, COUNT, segment_bytes=500)
     path = tmp_path / name
     if name == "state":
@@ -66,8 +66,8 @@ def test_own_state_damaged_is_reported_and_costs_no_record(
 def test_own_state_is_stale_after_another_program_wrote(
     tmp_path: Path, trace: str
 ) -> None:
-    """When Kafka's own files are not as logstore left them, the directory is taken as
-    Kafka would take it, and the report says so."""
+    """If Kafka's files differ from logstore's last ones, the directory is opened as
+    Kafka would open it, and the report says so."""
     directory = write_store(tmp_path, COUNT)
     data = logs_in(write_store(tmp_path / "more", COUNT + 5))[0].read_bytes()
     shutil.rmtree(tmp_path / "more")

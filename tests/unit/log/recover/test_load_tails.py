@@ -1,6 +1,6 @@
 """Opening after a kill: a torn tail above the durable point is cut and kept aside.
 
-Everything before it is there; where it cannot be put aside it stays.
+Everything before it is there; a tail that cannot be put aside stays.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from support.values import (
 @every_format
 def test_killed_writer_loses_nothing(tmp_path: Path, magic: int, codec: str) -> None:
     """Records that were appended are there after a kill, and are durable after the
-    opening; the log continues where it ended."""
+    opening; the log continues at its end."""
     path = killed_store(tmp_path, magic, codec, call=4, segment_bytes=700)
     assert read_all(path) == expected(magic, 0, COUNT)
     files = FaultyFiles()
@@ -115,7 +115,7 @@ TAILS: dict[str, Callable[[bytes], bytes]] = {
 def test_anything_behind_the_last_batch_is_a_torn_tail(
     tmp_path: Path, magic: int, tail: str
 ) -> None:
-    """Zeros, garbage, old blocks: cut, kept aside, and nothing of it ever served."""
+    """Zeros, garbage and old blocks are cut, kept aside, and never served."""
     path = killed_store(tmp_path, magic)
     log = the_log(path)
     data = log.read_bytes()
@@ -147,7 +147,7 @@ def kept_in(path: Path) -> dict[str, bytes]:
 def test_tail_torn_again_at_the_same_place_is_kept_beside_the_first(
     tmp_path: Path,
 ) -> None:
-    """Each gets a number; one that is there already is not kept twice."""
+    """Each tail gets a number; an existing one is not kept twice."""
     path = killed_store(tmp_path)
     tails = [b"first", b"another", b"first", b"fir", b"the third"]
     for number, tail in enumerate(tails):
@@ -166,7 +166,7 @@ def test_tail_torn_again_at_the_same_place_is_kept_beside_the_first(
 
 
 def test_copy_of_a_torn_tail_that_was_cut_short_is_made_again(tmp_path: Path) -> None:
-    """By the opening after the one that was killed; no half copy stays."""
+    """The opening after the killed one makes it; no half copy stays."""
     path = killed_store(tmp_path)
     append_garbage(the_log(path), b"the tail")
     base, size = the_log(path).stem, the_log(path).stat().st_size - len(b"the tail")
@@ -180,7 +180,7 @@ def test_copy_of_a_torn_tail_that_was_cut_short_is_made_again(tmp_path: Path) ->
 
 @pytest.mark.parametrize("method", ["truncate", "sync"])
 def test_kept_tail_stays_where_cutting_it_fails(tmp_path: Path, method: str) -> None:
-    """The log may have been cut all the same: its bytes must be somewhere."""
+    """The log may have been cut nevertheless: its bytes must be somewhere."""
     path = killed_store(tmp_path)
     append_garbage(the_log(path), b"the tail")
     files = FaultyFiles()
@@ -233,7 +233,7 @@ def test_zeroed_block_above_the_durable_point_cuts_there(
 
 
 def test_torn_tail_on_a_full_disk_is_left_and_can_be_read(tmp_path: Path) -> None:
-    """Where the tail cannot be put aside it is not cut; reading works."""
+    """A tail that cannot be put aside is not cut; reading works."""
     path = killed_store(tmp_path)
     append_garbage(the_log(path))
     size = the_log(path).stat().st_size
@@ -256,7 +256,7 @@ def test_flush_of_what_a_full_disk_kept_from_being_mended_is_an_error(
     tmp_path: Path, sync: str
 ) -> None:
     """Records after the durable point are not on stable storage as long as the tail
-    after them is not put aside: nobody is told that they are."""
+    after them is not put aside: no call reports that they are."""
     path = killed_store(tmp_path, durable=10)
     append_garbage(logs_in(path / "orders-0")[-1], b"torn")
     files = FaultyFiles()
@@ -289,7 +289,7 @@ def test_flush_of_what_a_full_disk_kept_from_being_mended_is_an_error(
 
 
 def test_unknown_magic_of_another_writer_is_not_cut(tmp_path: Path) -> None:
-    """Where another program wrote last, a newer magic is not ours to drop."""
+    """If another program wrote last, a newer magic is not ours to drop."""
     path = killed_store(tmp_path)
     log = the_log(path)
     append_garbage(log, TAILS["magic 3"](b""))
@@ -310,7 +310,7 @@ def test_unknown_magic_of_another_writer_is_not_cut(tmp_path: Path) -> None:
 
 
 def test_report_is_plain_data(tmp_path: Path) -> None:
-    """to_dict gives what json can write."""
+    """to_dict gives values that json can write."""
     path = killed_store(tmp_path)
     append_garbage(the_log(path))
     with logstore.open(path) as store:

@@ -1,5 +1,5 @@
-"""Offsets that other processes were told are durable: opening cuts none of them, and
-notices if they are gone, while the machine runs."""
+"""Offsets that were reported as durable to other processes: opening cuts none of them,
+and notices if they are gone, while the machine runs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ COUNT = 25
 
 
 class _KilledAt(Files):
-    """The process is killed in a write to a log."""
+    """A process that is killed in a write to a log."""
 
     def __init__(self, nth: int) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ def found(store: Path) -> list[str]:
 
 
 def test_log_that_is_shorter_than_was_told_is_not_continued(tmp_path: Path) -> None:
-    """It ends between two batches; the offsets that are missing are not given again."""
+    """The log ends between two batches; the missing offsets are not assigned again."""
     store = killed(tmp_path / "store")
     log = the_log(store)
     cut(log, frames(log)[20].pos)
@@ -85,8 +85,8 @@ def test_log_that_is_shorter_than_was_told_is_not_continued(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("how", ["frame", "bit", "rest"])
 def test_what_was_told_is_no_torn_tail(tmp_path: Path, how: str) -> None:
-    """Zeros in the place of a frame, as of a call that was not finished; a bad last
-    batch; zeros up to the end of the file."""
+    """The damage is zeros in the place of a frame, as of an unfinished call; a bad last
+    batch; or zeros up to the end of the file."""
     store = killed(tmp_path / "store")
     log = the_log(store)
     batch = frames(log)[-1 if how == "bit" else 10]
@@ -101,7 +101,7 @@ def test_what_was_told_is_no_torn_tail(tmp_path: Path, how: str) -> None:
 
 
 def test_what_was_told_counts_until_the_machine_starts_again(tmp_path: Path) -> None:
-    """Nor does it if it is bad."""
+    """A bad file does not count either."""
     store = killed(tmp_path / "store")
     log = the_log(store)
     flip_bit(log, 8 * (frames(log)[-1].pos + 40))
@@ -125,7 +125,7 @@ def test_log_that_is_whole_is_as_before(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("nth", range(2, 12))
 def test_call_that_was_not_finished_was_not_told(tmp_path: Path, nth: int) -> None:
-    """Opening removes what it has written, as it always has."""
+    """Opening removes the bytes of the call, as it always has."""
     store = tmp_path / "store"
     child = os.fork()
     if child == 0:

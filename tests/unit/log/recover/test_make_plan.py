@@ -94,14 +94,14 @@ def state(
 
 
 def own(*, clean: bool = True, **changes: Any) -> PartitionMetadata:
-    """logstore was the last writer."""
+    """Marks of logstore as the last writer."""
     return PartitionMetadata(state(**changes), clean, 0, 0, True, None, "generation")
 
 
 def kafka(
     *, clean: bool = True, point: int = 10, is_known: bool = True
 ) -> PartitionMetadata:
-    """A broker was."""
+    """Marks of a broker as the last writer."""
     return PartitionMetadata(None, clean, point, 0, False, is_point_known=is_known)
 
 
@@ -337,7 +337,7 @@ ROWS = [
         swap_ends={0: REFUSED}), {"is_end_unknown": True}),
 ]  # fmt: skip
 
-# Decided for a store, or by an act that fails: see the tests below.
+# Decided for a store, or by a call that fails: see the tests below.
 ELSEWHERE = {
     FOREIGN_PARTITION,
     ID_RENEWED,
@@ -362,13 +362,13 @@ def test_cases_are_in_the_order_of_the_table() -> None:
 
 
 def test_each_label_has_a_row() -> None:
-    """No case is left out here."""
+    """No case is missing here."""
     assert {row.label for row in ROWS} == set(CASES) - ELSEWHERE
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.label}: {row.what}")
 def test_row_of_the_table(row: Row) -> None:
-    """The facts lead to the case; whether the log takes appends follows from it."""
+    """The facts lead to the case, which decides whether the log takes appends."""
     plan = make_plan(row.facts)
     assert row.label in plan.labels
     assert {label for label in plan.labels if label != row.label} <= {INDEX_REBUILT}
@@ -379,7 +379,7 @@ def test_row_of_the_table(row: Row) -> None:
         bounds = plan.start_offset, plan.durable_before, plan.durable_offset
         assert [*bounds, plan.end_offset] == sorted([*bounds, plan.end_offset])
         assert all(s.next_offset == plan.end_offset for s in plan.segments[-1:])
-    # A value: made again it is the same, and it can be printed.
+    # A plan is a value: made again it is equal, and it can be printed.
     assert make_plan(row.facts) == plan
     assert row.label in repr(plan)
     if plan.damage is not None:
@@ -390,7 +390,7 @@ def test_row_of_the_table(row: Row) -> None:
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.label}: {row.what}")
 def test_read_only_opening_ends_the_log_where_writing_does(row: Row) -> None:
-    """It reads less, and comes to the same end."""
+    """It reads less, and finds the same end."""
     plan = make_plan(row.facts)
     seen = make_plan(replace(row.facts, is_writable=False))
     ends = (seen.start_offset, seen.end_offset, seen.tail)
@@ -408,7 +408,7 @@ def test_read_only_opening_ends_the_log_where_writing_does(row: Row) -> None:
 def test_log_of_which_nothing_is_wrong_has_no_findings(
     metadata: PartitionMetadata,
 ) -> None:
-    """Nothing is done but to make it durable, and all of it is served."""
+    """The log is only made durable, and all of it is served."""
     found = facts(metadata)
     found = replace(
         found, walks={**found.walks, LAST._replace(end=50): WalkFacts(50, 50, 14)}
@@ -422,7 +422,7 @@ def test_log_of_which_nothing_is_wrong_has_no_findings(
 
 
 def test_interrupted_truncation_is_finished() -> None:
-    """Later segments go, and so do the bytes after the new end."""
+    """Later segments are removed, and so are the bytes after the new end."""
     names = without(also=(segment_file(15, LOG), segment_file(15, INDEX)))
     end = LAST._replace(is_from_state=False, end=50)
     plan = make_plan(
@@ -452,7 +452,7 @@ def test_interrupted_deletion_is_finished() -> None:
 
 
 def test_index_without_a_log_is_an_orphan() -> None:
-    """A broker treats it so, too."""
+    """A broker does the same."""
     plan = make_plan(facts(kafka(), names=without(also=(segment_file(3, INDEX),))))
     assert plan.operations.orphans == (segment_file(3, INDEX),)
 
@@ -476,7 +476,7 @@ def test_digest_counts_only_of_a_sealed_segment() -> None:
     ],
 )
 def test_decision_asks_for_what_it_does_not_know(known: Facts, asked: Question) -> None:
-    """And it reads nothing by itself."""
+    """The decision reads nothing itself."""
     with pytest.raises(MissingFactError) as caught:
         make_plan(known)
     assert caught.value.question == asked
@@ -514,7 +514,7 @@ def test_segment_ends_before_a_batch_that_has_moved() -> None:
 
 
 def test_closed_log_is_opened_without_reading_a_batch() -> None:
-    """The state says all that is needed."""
+    """The state has everything that is needed."""
     assert make_plan(facts(own(), walks={})).end_offset == 15
 
 
@@ -551,7 +551,7 @@ def actions_of(tree: dict[str, bytes | None], files: MemoryFiles | None = None) 
 
 
 def test_row_other_writer() -> None:
-    """The marks are not as logstore left them: a broker was there."""
+    """The marks differ from logstore's last ones: a broker was there."""
     tree = tree_of_a_store()
     assert actions_of(tree) == ()
     tree["recovery-point-offset-checkpoint"] = b"0\n1\norders 0 4\n"
@@ -560,7 +560,7 @@ def test_row_other_writer() -> None:
 
 
 def test_row_unpublished() -> None:
-    """A publication was cut short: its records are taken out again."""
+    """A publication was cut short: its records are removed again."""
     files = MemoryFiles(tree_of_a_store())
     root = Directory.open_root(files, ROOT)
     owner = checkpoints.read_state(root, OWNER)
@@ -585,7 +585,7 @@ class _NoCopies(MemoryFiles):
 
 
 def test_row_tail_kept() -> None:
-    """A torn tail is to be cut, and cannot be copied: nothing is cut."""
+    """A torn tail must be cut, and cannot be copied: nothing is cut."""
     files = MemoryFiles()
     store = open_store(ROOT, _files=files)
     fill(new_partition(store, 1, "none"), 5)

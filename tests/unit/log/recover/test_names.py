@@ -1,4 +1,4 @@
-"""Which `.swap` files count, by the own state or by the rule of brokers."""
+"""The `.swap` files that count, by the own state or by the rule of brokers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NAMES = [
 def test_own_state_alone_says_what_is_committed(
     swapping: tuple[int, ...] | None, committed: list[int]
 ) -> None:
-    """Without it, the lowest `.cleaned` does."""
+    """Without a state, the lowest `.cleaned` file decides."""
     assert committed_swaps(NAMES, swapping) == committed
     names = classify(NAMES, {base: base + 5 for base in committed}, swapping)
     assert names.swaps == tuple(segment_file(b, LOG) + SWAP for b in committed)
@@ -41,7 +41,8 @@ def test_own_state_alone_says_what_is_committed(
 
 
 def test_swapped_segment_supersedes_those_up_to_its_end() -> None:
-    """At least the one of its own name: a segment without a record ends at its base."""
+    """It supersedes at least the one with its name: a segment without a record ends at
+    its base."""
     names = [segment_file(base, LOG) for base in (0, 10, 20)]
     for end, superseded in ((10, [10]), (11, [10]), (20, [10]), (21, [10, 20])):
         swap = segment_file(10, LOG) + SWAP

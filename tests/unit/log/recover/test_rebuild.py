@@ -49,7 +49,8 @@ def test_snapshot_behind_the_end_is_removed(
 def test_transaction_whose_marker_was_cut_leaves_the_index(
     directory: Directory, offset: int, count: int, torn: bytes
 ) -> None:
-    """And so does what cannot be an entry. One without entries is removed."""
+    """Data that cannot be an entry leaves it, too. An index without entries is
+    removed."""
     directory.write_file(NAME, format_txn_index(ENTRIES) + torn)
     cut_transactions(directory, 0, offset)
     data = directory.read_file(NAME) if count else None
@@ -65,7 +66,7 @@ def test_segment_without_a_transaction_index_gets_none(directory: Directory) -> 
     assert directory.names() == []
     write_transactions(directory, 0, None, format_txn_index(ENTRIES[:1]))
     assert directory.read_file(NAME) == format_txn_index(ENTRIES[:1])
-    # An empty file is none, for Kafka.
+    # For Kafka, an empty file counts as missing.
     directory.write_file(NAME, b"")
     write_transactions(directory, 0, b"", b"")
     assert directory.names() == []

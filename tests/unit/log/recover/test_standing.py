@@ -1,4 +1,4 @@
-"""Damage that an opening has found: later the bytes count, and no mark.
+"""Damage that an opening has found: later the bytes count, not the marks.
 
 tests/faults/lives.py goes through sequences of all this.
 """
@@ -56,7 +56,7 @@ SMALL = {"segment_bytes": 700}
 
 
 def damaged(path: Path, **settings: Any) -> tuple[Path, int]:
-    """A killed store with a bad batch in front of intact ones, and the bad bit."""
+    """Return a killed store with a bad batch before intact ones, and the bad bit."""
     store = killed_store(path, 2, durable=10, count=COUNT, call=2, **settings)
     log = the_log(store)
     bit = 8 * (frames(log)[-4].pos + 40)
@@ -91,7 +91,7 @@ def refuses(store: Path) -> bool:
 def test_bad_batch_before_intact_ones_is_damage_while_the_machine_runs(
     tmp_path: Path,
 ) -> None:
-    """The kernel had all that a killed process appended: nothing of it is torn."""
+    """The kernel had all bytes that a killed process appended: none of them is torn."""
     store, _ = damaged(tmp_path)
     before = the_log(store).read_bytes()
     assert found(store) == [CORRUPT]
@@ -116,8 +116,8 @@ def test_bad_batch_before_intact_ones_is_torn_after_another_start(
 def test_bad_batch_before_intact_ones_is_damage_without_a_state(
     tmp_path: Path, state: str
 ) -> None:
-    """The owner file says that the machine runs since; a writer on a full disk removes
-    the state."""
+    """The owner file shows that the machine has run since; a writer on a full disk
+    removes the state."""
     write_store(tmp_path / "live", 10, 2, call=2)
     with open_store(tmp_path / "live", _files=Unsynced()) as live:
         fill(live.topic("orders")[0], 20, call=2)
@@ -143,8 +143,8 @@ def mark_points(store: Path, point: int) -> None:
 def test_bytes_that_were_durable_by_a_state_that_does_not_count_are_not_cut(
     tmp_path: Path, place: int, label: str
 ) -> None:
-    """Without the owner file nothing says who wrote last; the state still vouches for
-    what was synced, and for no more."""
+    """Without the owner file the last writer is unknown; the state still vouches for
+    synced bytes, and for no more."""
     store = killed_store(tmp_path, 2, durable=10, count=COUNT, call=2)
     log = the_log(store)
     flip_bit(log, 8 * (frames(log)[place].pos + 40))
@@ -158,6 +158,7 @@ def test_torn_record_that_holds_another_log_is_a_torn_tail_in_a_log_with_gaps(
     tmp_path: Path, is_first: bool
 ) -> None:
     """The lengths of the records lead past the intact batches: these are its content.
+    `is_first`: a call of several batches, whose frame is zeros until it is finished.
 
     `is_first`: of a call of several batches, whose frame is zeros until it is finished.
     """
@@ -184,7 +185,7 @@ def test_torn_record_that_holds_another_log_is_a_torn_tail_in_a_log_with_gaps(
 def test_damaged_length_before_intact_batches_is_damage_in_a_log_with_gaps(
     tmp_path: Path,
 ) -> None:
-    """It leads past the end of the file, but its records do not."""
+    """The length leads past the end of the file, but the records do not."""
     with open_store(tmp_path / "live", _files=Unsynced()) as store:
         partition = new_partition(store, 2, cleanup_policy="compact")
         for n in range(6):
@@ -204,7 +205,7 @@ def test_damaged_length_before_intact_batches_is_damage_in_a_log_with_gaps(
 def test_recorded_damage_stays_whatever_the_marks_say(
     tmp_path: Path, later: str
 ) -> None:
-    """The same bytes, the same verdict: found, verified, read, and not cut."""
+    """The same bytes give the same verdict: found, verified, read, and not cut."""
     store, _ = damaged(tmp_path)
     found(store)
     before = the_log(store).read_bytes()
@@ -229,7 +230,7 @@ def test_recorded_damage_stays_whatever_the_marks_say(
 
 def test_recorded_damage_is_shown_by_each_judge(tmp_path: Path) -> None:
     """`verify` prints it, `report` calls it critical, `doctor` and the check of a
-    hand-over have a problem."""
+    hand-over report a problem."""
     store, _ = damaged(tmp_path)
     found(store)
     report = logstore.verify(store)
@@ -255,7 +256,7 @@ def test_record_of_damage_that_is_bad_counts(tmp_path: Path) -> None:
 def test_verdict_of_an_unknown_kind_is_refused_and_can_be_repaired(
     tmp_path: Path, kind: str
 ) -> None:
-    """Unknown kinds count as damage, for each judge."""
+    """Unknown kinds count as damage, for each of these judges."""
     store, bit = damaged(tmp_path)
     found(store)
     path = store / "orders-0" / DAMAGED
@@ -278,7 +279,7 @@ def test_verdict_of_an_unknown_kind_is_refused_and_can_be_repaired(
 def test_state_of_a_damaged_partition_is_refused_by_earlier_releases(
     tmp_path: Path,
 ) -> None:
-    """They do not know the record, and would cut."""
+    """Earlier releases do not know the record, and would cut."""
     store, bit = damaged(tmp_path)
     state = store / "orders-0" / ".logstore-state"
     found(store)
@@ -291,7 +292,8 @@ def test_state_of_a_damaged_partition_is_refused_by_earlier_releases(
 def test_damage_that_cannot_be_recorded_lets_nothing_be_written(
     tmp_path: Path,
 ) -> None:
-    """No append, no state, no mark of a clean stop: the next opening looks again."""
+    """No append, state or mark of a clean stop is written: the next opening looks
+    again."""
     store, _ = damaged(tmp_path)
     state = (store / "orders-0" / ".logstore-state").read_bytes()
     files = FaultyFiles()
@@ -317,7 +319,7 @@ def test_refusal_of_the_system_is_no_damage(tmp_path: Path) -> None:
 
 
 class _BadMemory(Files):
-    """Pages in the cache are other than those on the disk, until they are dropped."""
+    """Pages in the cache differ from the disk, until they are dropped."""
 
     is_bad = True
 
@@ -362,7 +364,7 @@ def test_damage_whose_bytes_are_back_is_gone_and_reported(tmp_path: Path) -> Non
 def test_damage_that_another_program_cut_off_is_gone_and_says_what_is_missing(
     tmp_path: Path,
 ) -> None:
-    """A broker cuts it so."""
+    """A broker cuts it like this."""
     store, _ = damaged(tmp_path)
     found(store)
     log = the_log(store)
@@ -377,8 +379,8 @@ def test_damage_that_another_program_cut_off_is_gone_and_says_what_is_missing(
 
 
 def test_damage_that_another_program_has_written_over_is_gone(tmp_path: Path) -> None:
-    """A broker cuts the damage and continues: what it has is whole, and shorter than
-    the log was. What is missing is said."""
+    """A broker cuts the damage and continues: its log is whole, and shorter than the
+    former one. The missing records are reported."""
     store, bit = damaged(tmp_path)
     found(store)
     log = the_log(store)
@@ -422,8 +424,7 @@ def test_lost_log_of_a_broker_is_gone_once_its_segments_reach_their_end(
 def test_state_of_a_log_whose_damage_is_gone_has_the_usual_version(
     tmp_path: Path,
 ) -> None:
-    """This holds even if opening writes the indexes of its last segment, and with them
-    the state."""
+    """Opening may write the indexes of its last segment, and with them the state."""
     partition = write_store(tmp_path / "store", COUNT, 2)
     log = the_log(partition.parent)
     before = log.read_bytes()
@@ -437,7 +438,7 @@ def test_state_of_a_log_whose_damage_is_gone_has_the_usual_version(
 
 
 def test_repair_without_a_mode_leaves_damage_that_is_there(tmp_path: Path) -> None:
-    """It examines deeply, and changes nothing."""
+    """The repair examines deeply, and changes nothing."""
     store, bit = damaged(tmp_path)
     found(store)
     before = the_log(store).read_bytes()
@@ -462,8 +463,8 @@ def test_repair_with_a_mode_takes_the_record_away(tmp_path: Path, mode: str) -> 
 
 
 def test_delete_before_works_on_a_damaged_log(tmp_path: Path) -> None:
-    """The way to continue without the damaged part; the next opening says that it
-    went."""
+    """This is the way to continue without the damaged part; the next opening reports
+    its removal."""
     partition = write_store(tmp_path / "store", COUNT, **SMALL)
     store = partition.parent
     second = int(logs_in(partition)[1].stem)
@@ -501,7 +502,7 @@ def test_start_above_damage_deletes_no_bytes_and_keeps_the_verdict(
 def test_retention_does_not_count_the_last_segment_of_a_damaged_log(
     tmp_path: Path, policy: logstore.RetentionPolicy
 ) -> None:
-    """It is not deleted, so it is not among what was deleted either."""
+    """The segment is not deleted, so it is not among the deleted ones either."""
     store, _ = damaged(tmp_path, segment_bytes=1200)
     with open_store(store, _files=Unsynced()) as opened:
         log = opened.topic("orders")[0]
@@ -547,7 +548,7 @@ def test_copy_without_marks_keeps_its_damage(tmp_path: Path) -> None:
 
 
 def test_bytes_behind_a_sealed_segment_of_a_broker_are_damage(tmp_path: Path) -> None:
-    """`verify` says so, too."""
+    """`verify` reports them, too."""
     store = foreign(write_store(tmp_path / "store", COUNT, **SMALL).parent).parent
     append_garbage(logs_in(store / "orders-0")[0], bytes(100))
     assert refuses(store)
@@ -557,7 +558,7 @@ def test_bytes_behind_a_sealed_segment_of_a_broker_are_damage(tmp_path: Path) ->
 def test_log_start_beyond_the_end_gives_the_next_record_that_offset(
     tmp_path: Path,
 ) -> None:
-    """A broker does the same; and it is reported."""
+    """A broker does the same; the case is reported."""
     store = foreign(write_store(tmp_path / "store", COUNT).parent).parent
     (store / "log-start-offset-checkpoint").write_text("0\n1\norders 0 500\n")
     with logstore.open(store) as opened:
@@ -572,7 +573,7 @@ def test_log_start_beyond_the_end_gives_the_next_record_that_offset(
 def test_killed_log_without_its_last_segment_is_read_to_where_it_is_whole(
     tmp_path: Path,
 ) -> None:
-    """And then raises, as after a clean close."""
+    """The read then raises an error, as after a clean close."""
     store = killed_store(tmp_path, 2, durable=10, count=COUNT, call=2, **SMALL)
     *_, last = logs_in(store / "orders-0")
     kept = int(last.stem)
@@ -589,7 +590,7 @@ def test_killed_log_without_its_last_segment_is_read_to_where_it_is_whole(
 def test_follower_of_a_log_that_loses_its_last_segment_gets_an_error(
     tmp_path: Path,
 ) -> None:
-    """It does not end in silence."""
+    """The follower does not end without an error."""
     store = killed_store(tmp_path, 2, durable=10, count=COUNT, call=2, **SMALL)
     logs_in(store / "orders-0")[-1].unlink()
     with logstore.open(store, read_only=True) as opened:

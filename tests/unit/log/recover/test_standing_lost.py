@@ -26,7 +26,7 @@ def refuses(store: Path) -> bool:
 
 
 def test_each_of_many_lost_segments_is_remembered(tmp_path: Path) -> None:
-    """This includes segments grouped in a summary: when the others are back, and
+    """Segments grouped in a summary are remembered, too: when the others are back, and
     nothing else names them, the log stays damaged until the last one is back."""
     store = tmp_path / "store"
     write_store(store, 80, 2, call=2, segment_bytes=200)
@@ -54,8 +54,8 @@ def test_each_of_many_lost_segments_is_remembered(tmp_path: Path) -> None:
 def test_end_that_only_a_recovery_point_has_told_is_forgotten_with_it(
     tmp_path: Path, is_lost: bool
 ) -> None:
-    """It has no checksum: where it is what it was, the store was closed with this end.
-    If the log has lost something, too, that stays."""
+    """It has no checksum: with its former value, the store was closed with this end. If
+    the log has lost something, too, that stays."""
     store, copy = tmp_path / "store", tmp_path / "copy"
     write_store(store, 20, 2)
     points = store / layout.RECOVERY_CHECKPOINT
@@ -65,7 +65,7 @@ def test_end_that_only_a_recovery_point_has_told_is_forgotten_with_it(
     with open_store(store, _files=Unsynced()) as opened:
         with pytest.raises(logstore.CorruptRecordError):
             append_one(opened.topic("orders")[0])
-        # Killed: it has written nothing but what it has found.
+        # Killed: only its findings are written.
         crash(store, copy)
     (copy / layout.RECOVERY_CHECKPOINT).write_bytes(before)
     if is_lost:

@@ -53,7 +53,7 @@ def is_refused(store: Path) -> list[str]:
 
 
 def goes_on(store: Path, magic: int, records: int = COUNT) -> None:
-    """Check that the next opening says that the damage is gone, and continues."""
+    """Check that the next opening reports that the damage is gone, and continue."""
     with open_store(store, _files=Unsynced()) as opened:
         gone = [a for a in opened.recovery_report.actions if a.label == DAMAGE_GONE]
         assert gone
@@ -67,7 +67,7 @@ def goes_on(store: Path, magic: int, records: int = COUNT) -> None:
 def test_altered_offset_of_a_killed_store_that_is_put_back_is_gone(
     tmp_path: Path, magic: int, codec: str
 ) -> None:
-    """The end that the wrong offset gave the log is no end that it has lost."""
+    """The end that the log had with the wrong offset is not an end that it has lost."""
     store = killed_store(tmp_path, magic, codec, durable=10, count=COUNT, call=2)
     log = the_log(store)
     before, at = log.read_bytes(), frames(log)[-4].pos + 7
@@ -83,7 +83,7 @@ def test_altered_offset_that_is_put_back_is_gone(
     tmp_path: Path, magic: int, codec: str, place: int, new: bytes
 ) -> None:
     """The batch whose bytes have changed is the one at the damage, or the one before;
-    until it is right again, no mark takes the damage away."""
+    until it is right again, no mark removes the damage."""
     store = copied(tmp_path, magic, codec)
     log = the_log(store)
     before, at = log.read_bytes(), frames(log)[place].pos + 7
@@ -123,8 +123,8 @@ def test_altered_offset_at_a_large_batch_that_is_put_back_is_gone(
 def test_altered_offset_and_more_damage_are_gone_when_both_are(
     tmp_path: Path, order: Sequence[int]
 ) -> None:
-    """The end of the log that the wrong offset said is asked of no other damage, and
-    the damage that is left is found."""
+    """The end from the wrong offset applies to no other damage, and the remaining
+    damage is found."""
     store = copied(tmp_path, 2)
     log = the_log(store)
     offset, bit = frames(log)[-4].pos + 7, 8 * (frames(log)[-8].pos + 40)
@@ -144,7 +144,7 @@ def test_altered_offset_and_more_damage_are_gone_when_both_are(
 
 
 def test_damage_at_the_batch_that_contradicts_stays(tmp_path: Path) -> None:
-    """The wrong offset is put back, and the other batch has lost its head since."""
+    """The wrong offset is put back, but the other batch has lost its head since."""
     store = copied(tmp_path, 2)
     log = the_log(store)
     offset, behind = frames(log)[-4].pos + 7, frames(log)[-3].pos
@@ -164,8 +164,8 @@ def test_damage_at_the_batch_that_contradicts_stays(tmp_path: Path) -> None:
 def test_altered_offset_at_the_end_of_a_segment_stays_until_it_is_put_back(
     tmp_path: Path, magic: int
 ) -> None:
-    """It lies above the beginning of the next segment: no byte is after it that could
-    have been cut off, so no opening says that the damage is gone."""
+    """It is above the beginning of the next segment: no bytes after it could have been
+    cut off, so no opening reports that the damage is gone."""
     store = copied(tmp_path, magic, segment_bytes=600)
     log = logs_in(store / "orders-0")[1]
     at = frames(log)[-1].pos + 7

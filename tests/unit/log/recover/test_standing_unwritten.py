@@ -1,4 +1,5 @@
-"""Damage that cannot be recorded, on a full disk: what may be written nevertheless."""
+"""Damage that cannot be recorded, on a full disk: the files that may be written
+nevertheless."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ def found(store: Path) -> list[str]:
 
 def foreign_with_bad_end(store: Path) -> None:
     """A store that another program has closed, without recovery points. The last batch
-    of a log is damaged: only the mark of the clean stop says that it was whole."""
+    of a log is damaged: only the mark of the clean stop shows that it was whole."""
     with logstore.open(store) as opened:
         fill(new_partition(opened), COUNT)
         opened.create_topic("other")[0].append(b"x")
@@ -46,8 +47,8 @@ def refuse_verdicts(files: FaultyFiles) -> None:
 def test_damage_that_cannot_be_recorded_keeps_the_marks_of_a_clean_stop(
     tmp_path: Path,
 ) -> None:
-    """No partition is written to: without the marks the next opening would take what
-    is damaged for a torn tail, and cut it. With room again, appends continue."""
+    """No partition is written to: without the marks the next opening would take the
+    damage for a torn tail, and cut it. With room again, appends continue."""
     foreign_with_bad_end(tmp_path)
     files = FaultyFiles()
     refuse_verdicts(files)
@@ -73,7 +74,7 @@ def test_damage_that_cannot_be_recorded_keeps_the_marks_of_a_clean_stop(
 def test_damage_that_cannot_be_recorded_does_not_stop_deletion(
     tmp_path: Path,
 ) -> None:
-    """It makes the room that is lacking; the damage is recorded by `close`."""
+    """Deletion makes the missing room; `close` records the damage."""
     foreign_with_bad_end(tmp_path)
     files = FaultyFiles()
     refuse_verdicts(files)
@@ -87,7 +88,7 @@ def test_damage_that_cannot_be_recorded_does_not_stop_deletion(
 
 
 def test_topic_whose_damage_cannot_be_recorded_can_be_deleted(tmp_path: Path) -> None:
-    """Then the store takes appends again."""
+    """The store then takes appends again."""
     foreign_with_bad_end(tmp_path)
     files = FaultyFiles()
     refuse_verdicts(files)

@@ -41,7 +41,7 @@ WALK = WalkFacts(80, 60, 15, reason="checksum")
 def test_bad_bytes_above_the_durable_point_are_a_torn_tail(
     metadata: PartitionMetadata,
 ) -> None:
-    """This holds even if they begin exactly there."""
+    """This includes bytes that begin exactly there."""
     assert is_torn_tail(WALK, 50, 15, metadata)
     assert is_torn_tail(WALK, 60, 16, metadata)
 
@@ -75,11 +75,11 @@ def test_closed_log_has_no_torn_tail(metadata: PartitionMetadata) -> None:
 def test_bytes_that_are_not_understood_are_damage(
     found: dict[str, Any], is_own_tail: bool, is_other_tail: bool
 ) -> None:
-    """Which ones are understood depends on the program that wrote last."""
+    """The program that wrote last decides which ones are understood."""
     walk = WALK._replace(**found)
     assert is_torn_tail(walk, 0, 0, OWN) == is_own_tail
     assert is_torn_tail(walk, 0, 0, OTHER) == is_other_tail
-    # A state file that is damaged was logstore's, too.
+    # A damaged state file was also logstore's.
     bad = replace(OTHER, state_error=CorruptCheckpointError("bad", path="state"))
     assert is_torn_tail(walk, 0, 0, bad) == is_own_tail
 
@@ -91,14 +91,15 @@ def test_bytes_that_are_not_understood_are_damage(
         (OWN, {"is_same_boot": True}, 60, False, True),
         (OWN, {"is_same_boot": True, "clean": True}, 60, False, False),
         (OWN, {"is_same_boot": True, "is_own": False}, 60, False, False),
-        # The machine runs since, and only the identity says that logstore wrote here.
+        # The machine has run since, and only the identity shows that logstore wrote
+        # here.
         (OTHER, {"is_own": True, "is_same_boot": True}, 60, False, False),
         (OTHER, {"is_own": True, "is_same_boot": True}, 60, True, True),
         # Another program wrote last.
         (OTHER, {}, 60, True, False),
         (OTHER, {"is_point_known": False}, 60, False, True),
         (OTHER, {"is_point_known": False, "clean": True}, 60, False, False),
-        # A state that does not count any more says which bytes were durable.
+        # A state that does not count any more shows which bytes were durable.
         (OTHER, {"stale": STATE}, 49, False, True),
         (OTHER, {"stale": STATE}, 50, False, False),
         (OTHER, {"stale": STATE, "is_point_known": False}, 50, False, True),
@@ -111,13 +112,13 @@ def test_intact_batch_after_a_bad_one_shows_damage(
     is_identified: bool,
     is_needed: bool,
 ) -> None:
-    """If the bytes before it were durable, or are in a kernel that still runs."""
+    """The bytes before it must be durable, or in a kernel that still runs."""
     known = replace(metadata, **changes)
     assert needs_more(known, 10, pos, is_identified=is_identified) == is_needed
 
 
 def test_stale_state_of_another_segment_says_nothing() -> None:
-    """Its active segment is not the last one any more."""
+    """Its active segment is no longer the last one."""
     known = replace(OTHER, stale=STATE)
     assert needs_more(known, 10, 0, is_identified=False)
     assert not needs_more(known, 20, 0, is_identified=False)
@@ -127,7 +128,7 @@ def test_stale_state_of_another_segment_says_nothing() -> None:
     ("metadata", "changes", "base", "pos", "is_possible"),
     [
         (OWN, {"is_same_boot": True}, 10, 60, True),
-        # The state of logstore is missing, but it wrote last.
+        # The state of logstore is missing, but logstore wrote last.
         (OTHER, {"is_own": True, "is_same_boot": True}, 10, 60, True),
         (OTHER, {}, 10, 60, False),
         (OTHER, {"stale": STATE}, 10, 49, False),
@@ -142,6 +143,7 @@ def test_call_that_was_not_finished_needs_a_writer_of_logstore(
     pos: int,
     is_possible: bool,
 ) -> None:
-    """It lies past what its state says was durable, in the segment of that state."""
+    """The bytes are past the durable point of its state, in the segment of that
+    state."""
     known = replace(metadata, **changes)
     assert may_be_unfinished(known, base, pos) == is_possible

@@ -1,4 +1,4 @@
-"""Zeros in front of intact batches: damage, or a call that was not finished.
+"""Zeros before intact batches: damage, or a call that was not finished.
 
 A writer of logstore writes the frame of the first of several batches last.
 """
@@ -18,7 +18,7 @@ from support.killed import killed_store, labels, the_log
 from support.values import every_format, new_partition, write_store
 
 COUNT = 30
-# A batch, message or not, begins with so many bytes of a frame.
+# Bytes of the frame that begins a batch, or a message.
 FRAME = 17
 MARKS = (
     ".logstore-owner",
@@ -32,7 +32,7 @@ def killed(path: Path, magic: int = 1, codec: str = "none") -> Path:
 
 
 def zeroed(store: Path, place: int, size: int) -> tuple[int, bytes]:
-    """Put zeros over the beginning of a batch, `size` bytes; returns where, and the
+    """Put zeros over the first `size` bytes of a batch; returns its position, and the
     log."""
     log = the_log(store)
     pos = frames(log)[place].pos
@@ -69,8 +69,8 @@ def test_zeros_before_intact_batches_are_damage(
 def test_zeros_over_the_head_of_an_acknowledged_batch_are_damage(
     tmp_path: Path, magic: int, codec: str
 ) -> None:
-    """This holds even if the lengths of a message stay right: its fields are not zeros
-    in the next message."""
+    """The lengths of a message may stay right: its fields are not zeros in the next
+    message."""
     store = killed(tmp_path, magic, codec)
     for place, size in itertools.product(range(-5, -1), (22, 30)):
         target = tmp_path / f"{place}-{size}"
@@ -85,8 +85,8 @@ def test_zeros_over_the_head_of_an_acknowledged_batch_are_damage(
 def test_zeros_in_a_copy_of_a_closed_store_are_damage(
     tmp_path: Path, magic: int, codec: str, size: int
 ) -> None:
-    """Without its marks, too: a call that was not finished lies past what the state
-    says was durable."""
+    """The marks are missing, too: an unfinished call would be past the durable point of
+    the state."""
     store = write_store(tmp_path / "store", COUNT, magic, codec, call=2).parent
     forget_marks(store)
     _, before = zeroed(store, -3, size)
@@ -95,7 +95,7 @@ def test_zeros_in_a_copy_of_a_closed_store_are_damage(
 
 
 def test_zeros_in_the_log_of_a_broker_are_damage(tmp_path: Path) -> None:
-    """It leaves no call unfinished as logstore does."""
+    """A broker leaves no call unfinished as logstore does."""
     store = killed(tmp_path)
     forget_marks(store)
     for own in store.rglob(".logstore*"):
@@ -110,7 +110,8 @@ def test_zeros_in_the_log_of_a_broker_are_damage(tmp_path: Path) -> None:
 def test_call_of_several_batches_that_was_not_finished_is_a_torn_tail(
     tmp_path: Path, magic: int, codec: str, is_copy: bool
 ) -> None:
-    """The frame of its first batch is zeros, and the rest of it is whole.
+    """The frame of its first batch is zeros, and the rest of it is whole. `is_copy`: of
+    the killed store, without its marks; the state has the durable point.
 
     `is_copy`: of the killed store, without its marks; the state says what was durable.
     """

@@ -44,7 +44,7 @@ def test_entry_that_the_log_contradicts_is_made_again(known: TxnEntry) -> None:
 
 
 def test_transaction_without_records_needs_no_entry() -> None:
-    """A compaction has removed them. An entry that there is may stay."""
+    """A compaction has removed them. An existing entry may stay."""
     emptied = ABORTED._replace(entry=None)
     assert index_of([emptied], []) == []
     assert index_of([emptied], [ENTRY]) == [ENTRY]

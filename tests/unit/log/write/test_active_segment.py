@@ -1,4 +1,4 @@
-"""The active segment: what it continues with when it is opened, and after a rest."""
+"""The active segment: its state after an opening, and after a rest."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PARTITIONS = 12
 
 
 def entries(path: Path, max_open_files: int) -> list[tuple[bytes, bytes]]:
-    """The indexes of partitions that were appended to in turn."""
+    """Return the indexes of partitions that were appended to in turn."""
     config = logstore.StoreConfig(max_open_files=max_open_files)
     with open_store(path, config=config, _files=Unsynced()) as store:
         settings = config_of(1, "none", index_interval_bytes=300)
@@ -31,8 +31,8 @@ def entries(path: Path, max_open_files: int) -> list[tuple[bytes, bytes]]:
 
 
 def test_index_entries_with_few_open_files_are_those_with_many(tmp_path: Path) -> None:
-    """A log that has released its file for others makes the entries that it would have
-    made: Kafka has its files open all the time, and counts from entry to entry."""
+    """A log that has released its file for others makes the same entries: Kafka has its
+    files open all the time, and counts from entry to entry."""
     many = entries(tmp_path / "many", 1024)
     assert many[0][0]
     assert entries(tmp_path / "few", 8) == many

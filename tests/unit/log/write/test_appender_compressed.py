@@ -23,7 +23,7 @@ CODECS = ("gzip", "snappy", "lz4", "zstd")
 
 
 def prepare_nothing(*_: object) -> None:
-    """In place of `ActiveSegment.prepare`: all appends go the usual way."""
+    """Replacement for `ActiveSegment.prepare`: all appends go the usual way."""
 
 
 def partition_of(store: logstore.Store, codec: str, **settings: Any) -> Any:
@@ -107,7 +107,7 @@ def test_arrow_table_of_several_chunks(tmp_path: Path) -> None:
 def test_settings_that_change_while_a_call_compresses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The records are encoded again, as the topic is now."""
+    """The records are encoded again, with the present settings of the topic."""
     encode = Encoder.encode
     with logstore.open(tmp_path) as store:
         partition = partition_of(store, "lz4")
@@ -231,7 +231,7 @@ def test_encoded_batches_that_do_not_fit_are_left_to_the_usual_way(
         prepared = partition._writer.appends.prepared
         for data in (b"", b"no batch at all" * 10, bytes(300_000)):
             assert prepared.append_encoded(data, 10) is None
-        # More or fewer records than are said to be in it.
+        # More or fewer records than its header states.
         batch = bytes(next(iter(partition.read_batches())).buffer)
         assert prepared.append_encoded(batch, 9) is None
         assert prepared.append_encoded(batch, -1) is None
@@ -239,7 +239,7 @@ def test_encoded_batches_that_do_not_fit_are_left_to_the_usual_way(
             with pytest.raises(TypeError):
                 prepared.append_encoded(*wrong)
         assert partition.end_offset == 10
-        # Only who has the lock can say so.
+        # Only a holder of the lock may pass True.
         assert prepared.append_encoded(batch, 10, True) is None
         partition.append_many([b"first"] * 10)
         assert prepared.append_encoded(bytearray(batch), 10) == range(20, 30)
@@ -250,7 +250,7 @@ def test_encoded_batches_that_do_not_fit_are_left_to_the_usual_way(
 def test_time_that_is_returned_is_the_one_that_is_stored(
     tmp_path: Path, codec: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whichever way the record goes: the clock is read before it is compressed."""
+    """The clock is read before the record is compressed, in either way."""
     times = iter(range(T, T + 1_000_000, 10))
     monkeypatch.setattr(Files, "now_ms", lambda _: next(times))
     for name in ("steps", "usual"):

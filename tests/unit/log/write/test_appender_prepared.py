@@ -1,5 +1,5 @@
 """Appends of single records that the one before has prepared: one step of C, the same
-bytes as the usual way, and the usual way whenever anything else is to be done."""
+bytes as the usual way, and the usual way whenever anything else must be done."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ NEVER = 1 << 60
 
 
 class Counted:
-    """Counts which of the appends to a partition were taken."""
+    """Counts the appends to a partition that were taken."""
 
     def __init__(self, partition: Any) -> None:
         self.taken = self.refused = 0
         self._append = partition._append_prepared
-        # `Topic` calls the one, users of the partition the other.
+        # `Topic` calls one of these, users of the partition the other.
         partition._append_prepared = partition._appends.append_prepared = self
 
     def __call__(self, value: Any, key: Any, timestamp_ms: Any) -> int:
@@ -90,8 +90,8 @@ def files_of(path: Path) -> dict[str, bytes]:
 def test_prepared_appends_write_the_same_bytes_as_the_usual_way(
     tmp_path: Path, magic: int, append_time: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Values and keys of many lengths, null ones, times that go back, several segments,
-    index entries; also when it is opened again."""
+    """Values and keys have many lengths or are null; times go back; there are several
+    segments and index entries; also when it is opened again."""
     if append_time and not magic:
         pytest.skip("magic 0 has no times")
     settings: dict[str, Any] = {"segment_bytes": 20_000, "index_interval_bytes": 700}
@@ -175,7 +175,7 @@ def test_lookups_use_the_entries_of_prepared_appends(tmp_path: Path) -> None:
 def test_prepared_appends_end_with_the_next_use_of_the_lock(
     partition: logstore.Partition, change: Callable[[logstore.Partition], object]
 ) -> None:
-    """The record after it goes the usual way, and prepares again."""
+    """The next record goes the usual way, and prepares again."""
     counted = Counted(partition)
     assert counted.last_was_taken(lambda: partition.append(b"second"))
     change(partition)
@@ -350,7 +350,7 @@ def test_failure_in_the_background_is_raised_by_the_next_append(
 def test_failure_that_comes_during_a_durable_append_is_raised_by_the_next_one(
     partition: logstore.Partition,
 ) -> None:
-    """The record is in: its append makes it durable, and returns."""
+    """The record is in the log: its append makes it durable, and returns."""
     writer: Any = partition._writer
     turns, services = writer.syncs._turns, writer.context.services
     found: list[int] = []
@@ -403,7 +403,7 @@ def test_waiting_reader_is_woken(partition: logstore.Partition) -> None:
 
 
 def test_threads_append_at_once(partition: logstore.Partition) -> None:
-    """Each record once, at the offset that was returned."""
+    """Each record is there once, at the returned offset."""
     offsets: dict[int, bytes] = {}
 
     def append(name: int) -> None:
@@ -422,13 +422,13 @@ def test_threads_append_at_once(partition: logstore.Partition) -> None:
     assert len(offsets) == 2000
 
 
-# ------------------------------------------------------------ what comes in between
+# ------------------------------------------------------------ --- calls in between
 
 
 def test_finalizers_that_append_between_keep_the_order(
     partition: logstore.Partition,
 ) -> None:
-    """The garbage collector may run wherever an object is made."""
+    """The garbage collector may run whenever an object is created."""
     inner: list[int] = []
 
     class Late:
@@ -469,7 +469,7 @@ def test_clock_that_fails_writes_nothing(
     with monkeypatch.context() as patch:
         patch.setattr(time, "time_ns", time_ns)
         if isinstance(answer, int):
-            partition.append(b"third")  # the usual way takes any time
+            partition.append(b"third")  # the usual way may take any time
         else:
             with pytest.raises((OSError, TypeError)):
                 partition.append(b"third")
@@ -478,8 +478,9 @@ def test_clock_that_fails_writes_nothing(
 
 
 def test_write_that_is_cut_short_is_undone(tmp_path: Path) -> None:
-    """A limit of the file size in the middle of a record, where its space is reserved
-    already: the log is as it was, the next append continues after the last record."""
+    """The limit of the file size is reached in the middle of a record, whose space is
+    reserved already: the log is unchanged, the next append continues after the last
+    record."""
     partition = partition_of(tmp_path)
     for _ in range(10):
         partition.append(bytes(100))
@@ -589,7 +590,8 @@ def test_prepare_takes_parts_with_the_fields_of_steps() -> None:
 
 
 def test_prepared_appends_leave_nothing_behind(partition: logstore.Partition) -> None:
-    """No references to values, keys and what the log replaces with each record."""
+    """No references remain to values, keys and the objects that the log replaces with
+    each record."""
     value, key = b"a value of its own", b"a key of its own"
     for _ in range(100):
         partition.append(value, key)

@@ -1,5 +1,5 @@
-"""Batches of producers that are appended in one step of C: as in the usual way, which
-takes all that is not plain."""
+"""Batches of producers that are appended in one step of C, as in the usual way, which
+takes all batches that are not plain."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_batches_are_written_as_in_the_usual_way(
     codec: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """This holds for any magic, whatever the magic and the codec of the topic."""
+    """Magic and codec of the batches may differ from the topic's."""
     settings: dict[str, Any] = {"segment_bytes": 300_000, "index_interval_bytes": 700}
     settings["compression_type"] = codec
     if append_time:

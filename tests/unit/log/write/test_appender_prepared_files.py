@@ -32,7 +32,7 @@ CALLS = ("lock", "monotonic", "now_ms", "sync", "write")
 
 
 class Acting(Files):
-    """Acts before or behind one call of a method.
+    """Acts before or after one call of a method.
 
     Attributes:
         calls: names of the methods of `CALLS`, in order.
@@ -88,7 +88,7 @@ def partition_in(store: logstore.Store, magic: int = 2, **settings: Any) -> Any:
     return partition
 
 
-# More than a batch, and not more than a step.
+# More than one batch, but no more than one step takes.
 MANY = [b"%05d" % number * 10 for number in range(2800)]
 
 
@@ -100,7 +100,7 @@ def reserve(partition: Any) -> None:
 
 
 def step(partition: Any, value: bytes = b"step") -> int:
-    """One step, and nothing else: -1 if it was not taken."""
+    """Append in one step only: -1 if it was not taken."""
     offset: int = partition._append_prepared(value, b"key", None)
     return offset
 
@@ -119,8 +119,7 @@ def raise_it(error: BaseException) -> Callable[[], None]:
 def test_replaced_calls_are_those_of_a_subclass(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """They may be replaced in a class, in an object, and in `Files` itself, by a
-    test."""
+    """A test may replace them in a class, in an object, and in `Files` itself."""
 
     class Synced(Files):
         def sync(self, fd: int) -> None:
@@ -145,7 +144,7 @@ def test_each_call_of_a_step_is_a_method(
     tmp_path: Path, files: Acting, magic: int
 ) -> None:
     with open_store(tmp_path, _files=files) as store:
-        # The buffers of the indexes do not grow meanwhile.
+        # The buffers of the indexes do not grow during this.
         partition = partition_in(store, magic, index_interval_bytes=1 << 30)
         files.calls.clear()
         assert step(partition) == 1
@@ -235,7 +234,7 @@ def test_write_that_fails_with_its_undo_ends_the_log(tmp_path: Path) -> None:
 def test_what_a_write_raises_is_raised(
     tmp_path: Path, files: Acting, error: BaseException, is_done: bool
 ) -> None:
-    """The same object, also where the bytes are in the file already."""
+    """The same object, even if the bytes are in the file already."""
     with open_store(tmp_path, _files=files) as store:
         partition = partition_in(store)
         where = "behind" if is_done else "before"
@@ -308,7 +307,7 @@ def test_sync_that_fails_ends_the_log_with_its_error(
 def test_interrupt_in_a_sync_is_raised(
     tmp_path: Path, files: Acting, where: str
 ) -> None:
-    """It says nothing about the disk: the next sync is made."""
+    """The interrupt shows nothing about the disk: the next sync is made."""
     with open_store(tmp_path, _files=files) as store:
         partition = partition_in(store)
         files.act("sync", **{where: raise_it(KeyboardInterrupt())})
@@ -322,7 +321,7 @@ def test_interrupt_in_a_sync_is_raised(
 def test_write_that_tells_what_is_durable_may_fail(
     tmp_path: Path, files: Acting
 ) -> None:
-    """Nobody waits for that; an interrupt in it is raised."""
+    """No caller waits for that; an interrupt in it is raised."""
     with open_store(tmp_path, _files=files) as store:
         partition = partition_in(store)
         partition.flush()
@@ -344,7 +343,8 @@ def test_write_that_tells_what_is_durable_may_fail(
 
 @pytest.mark.parametrize("method", ["write", "now_ms", "lock", "monotonic", "sync"])
 def test_append_from_inside_a_call(tmp_path: Path, files: Acting, method: str) -> None:
-    """Inside a write it is refused, and elsewhere it comes first, or behind."""
+    """Inside a write it is refused; elsewhere it comes first, or after the other
+    one."""
     found: list[object] = []
     with open_store(tmp_path, _files=files) as store:
         partition = partition_in(store)
@@ -372,7 +372,7 @@ def test_append_from_inside_a_call(tmp_path: Path, files: Acting, method: str) -
 def test_append_to_another_partition_from_inside_a_write(
     tmp_path: Path, files: Acting
 ) -> None:
-    """It uses the memory of steps meanwhile."""
+    """The inner append uses the memory of steps in between."""
     with open_store(tmp_path, _files=files) as store:
         config = logstore.TopicConfig(message_format=2, flush_ms=NEVER)
         first, second = store.create_topic("t", partitions=2, config=config)
@@ -395,7 +395,7 @@ def test_append_to_another_partition_from_inside_a_write(
 
 @pytest.mark.parametrize("method", CALLS)
 def test_close_from_inside_a_call(tmp_path: Path, files: Acting, method: str) -> None:
-    """It is refused where the log is in use; else the append finds a closed store."""
+    """It is refused while the log is in use; else the append finds a closed store."""
     found: list[BaseException | None] = []
     store = open_store(tmp_path, _files=files)
     partition = partition_in(store)
@@ -425,7 +425,8 @@ def test_close_from_inside_a_call(tmp_path: Path, files: Acting, method: str) ->
 def test_close_by_another_thread_during_a_call(
     tmp_path: Path, files: Acting, method: str
 ) -> None:
-    """It waits, or the append finds a closed store; nothing is read that is gone."""
+    """The close waits, or the append finds a closed store; no released memory is
+    read."""
     store = open_store(tmp_path, _files=files)
     partition = partition_in(store)
     closing, has_begun = threading.Thread(target=store.close), threading.Event()
@@ -450,7 +451,7 @@ def test_close_by_another_thread_during_a_call(
 
 
 def test_append_by_another_thread_during_a_write(tmp_path: Path, files: Acting) -> None:
-    """It waits for the step."""
+    """The other thread waits for the step."""
     offsets = []
     with open_store(tmp_path, _files=files) as store:
         partition = partition_in(store)
@@ -471,7 +472,7 @@ def test_append_by_another_thread_during_a_write(tmp_path: Path, files: Acting) 
 
 @pytest.mark.parametrize("method", CALLS)
 def test_fork_in_a_call(tmp_path: Path, files: Acting, method: str) -> None:
-    """The child of it appends nothing."""
+    """The child appends nothing."""
     with open_store(tmp_path, _files=files) as store:
         partition = partition_in(store)
         children: list[int] = []

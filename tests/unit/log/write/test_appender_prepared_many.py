@@ -1,5 +1,5 @@
 """Small appends of many records that the one before has prepared: one step of C, the
-same bytes as the usual way, and the usual way whenever anything else is to be done."""
+same bytes as the usual way, and the usual way whenever anything else must be done."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def test_prepared_appends_write_the_same_bytes_as_the_usual_way(
     append_time: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Values and keys of many lengths, null ones, times that go back, calls of several
-    batches, several segments, index entries."""
+    """Values and keys have many lengths or are null; times go back; there are calls of
+    several batches, several segments, index entries."""
     settings: dict[str, Any] = {"segment_bytes": 1 << 20, "index_interval_bytes": 700}
     if append_time and not magic:
         pytest.skip("magic 0 has no times")
@@ -116,7 +116,7 @@ def test_calls_without_keys_and_times(
     close(partition)
 
 
-# ------------------------------------------------------------------ what goes together
+# ------------------------------------------------------------------ ------ combinations
 
 
 def test_single_records_and_many_prepare_each_other(
@@ -225,7 +225,8 @@ def test_wrong_arguments_raise_as_in_the_usual_way(
 def test_record_above_the_limit_of_its_topic_raises(
     tmp_path: Path, magic: int, way: Callable[[Any, Rows], range]
 ) -> None:
-    """And one that just fits is taken: limits are those of the usual way."""
+    """A record that just fits is taken: the limits equal the limits of the usual
+    way."""
     partition = partition_of(tmp_path, magic, max_message_bytes=300)
     fixed = partition.append_many([b"x"] * 2) and {0: 26, 1: 34, 2: 70}[magic]
     prepared = Prepared(partition)
@@ -289,13 +290,14 @@ def test_waiting_reader_is_woken(partition: logstore.Partition) -> None:
     assert found == [*(b"%d" % n for n in range(100) for _ in range(3)), b"end"]
 
 
-# ------------------------------------------------------------ what comes in between
+# ------------------------------------------------------------ --- calls in between
 
 
 def test_lists_that_change_while_the_clock_is_read(
     partition: logstore.Partition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are taken as they are after it, or refused; never anything else."""
+    """Their content after the clock was read is taken, or refused; never anything
+    else."""
     rng = random.Random(3)
     outcomes = set()
     for _ in range(300):
@@ -352,7 +354,7 @@ def test_clock_that_appends_itself(
 def test_finalizers_that_append_between_keep_the_order(
     partition: logstore.Partition,
 ) -> None:
-    """The garbage collector may run wherever an object is made."""
+    """The garbage collector may run whenever an object is created."""
     inner: list[int] = []
 
     class Late:
@@ -380,7 +382,7 @@ def test_finalizers_that_append_between_keep_the_order(
 
 
 def test_threads_append_at_once(partition: logstore.Partition) -> None:
-    """All of a call one after the other, at the offsets that were returned."""
+    """The records of a call are consecutive, at the returned offsets."""
     offsets: dict[int, bytes] = {}
 
     def append(name: int) -> None:
@@ -407,7 +409,7 @@ def test_threads_append_at_once(partition: logstore.Partition) -> None:
 def test_write_that_is_cut_short_is_undone(
     tmp_path: Path, magic: int, missing: int
 ) -> None:
-    """A limit of the file size somewhere in the records, where their space is reserved
+    """The limit of the file size is reached within the records, whose space is reserved
     already: nothing of them stays, the next call continues after the last one."""
     partition = partition_of(tmp_path, magic)
     for _ in range(10):
@@ -525,7 +527,7 @@ def test_append_rows_takes_a_base_offset_and_whether_the_lock_is_held(
 def test_rows_at_the_expected_offset_are_one_step(
     partition: logstore.Partition,
 ) -> None:
-    """And no rows, or no step, raises another error than the usual way."""
+    """An empty call is accepted; a wrong offset raises the error of the usual way."""
     prepared = Prepared(partition)
     assert partition.append_many([b"x", b"y"], expected_offset=1) == range(1, 3)
     assert partition.append(b"z", expected_offset=3) == 3
@@ -540,7 +542,8 @@ def test_rows_at_the_expected_offset_are_one_step(
 def test_rows_that_do_not_begin_at_the_expected_offset_are_not_taken(
     partition: logstore.Partition,
 ) -> None:
-    """Nor if the thread says wrongly that it has the lock: that ends the steps."""
+    """They are refused, too, if the thread says wrongly that it has the lock: that ends
+    the steps."""
     prepared: Any = partition._prepared
     rows = native.EncodedColumns(
         2, None, native.Slices.of_bytes([b"x", b"y"]), timestamp_all=T
@@ -556,8 +559,8 @@ def test_rows_that_do_not_begin_at_the_expected_offset_are_not_taken(
 
 @pytest.mark.parametrize("magic", [0, 1, 2])
 def test_append_with_the_lock_is_a_step_as_well(tmp_path: Path, magic: int) -> None:
-    """Behind whatever has taken the lock, but for the first append of all. It wakes
-    readers that wait, and the next append needs no lock."""
+    """It comes after any other holder of the lock, and is no step at the first append
+    of all. It wakes waiting readers, and the next append needs no lock."""
     partition = partition_of(tmp_path, magic)
     log: Any = partition._writer.appends._log  # type: ignore[union-attr]
     prepared = Prepared(partition)
@@ -582,7 +585,7 @@ def test_append_with_the_lock_is_a_step_as_well(tmp_path: Path, magic: int) -> N
 def test_rows_with_a_key_are_one_step_in_a_compacted_topic(
     tmp_path: Path, magic: int
 ) -> None:
-    """Others, in any of the ways, raise, and change nothing."""
+    """Other rows raise, in any of the ways, and change nothing."""
     partition = partition_of(tmp_path, magic, cleanup_policy="compact")
     partition.append(b"first", b"k")
     prepared = Prepared(partition)
@@ -605,7 +608,8 @@ def test_rows_with_a_key_are_one_step_in_a_compacted_topic(
 def test_prepared_appends_leave_nothing_behind(
     partition: logstore.Partition, way: Callable[[Any, Rows], range]
 ) -> None:
-    """No references to values, keys and what the log replaces with each call."""
+    """No references remain to values, keys and the objects that the log replaces with
+    each call."""
     rows: Rows = ([b"a value of its own"] * 3, [b"a key of its own"] * 3, [T] * 3)
     gc.collect()
     before = [sys.getrefcount(column[0]) for column in rows]

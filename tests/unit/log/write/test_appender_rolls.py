@@ -1,4 +1,5 @@
-"""Calls that begin a segment: what goes into which one, and what a kill leaves."""
+"""Calls that begin a segment: which batches are in which segment, and the files after a
+kill."""
 
 from __future__ import annotations
 
@@ -52,7 +53,7 @@ def test_records_of_one_call_go_into_one_segment_by_the_latest_of_them(
     tmp_path: Path, magic: int, gap: int
 ) -> None:
     """Kafka does the same: the time of a segment is over for all of them, or for none;
-    and none of them is too late for the segment that they begin."""
+    and none of them is too late for the new segment."""
     settings = config_of(magic, segment_ms=SEGMENT_MS)
     with logstore.open(tmp_path) as store:
         partition = store.create_topic("orders", config=settings)[0]
@@ -69,7 +70,7 @@ def test_records_of_one_call_go_into_one_segment_by_the_latest_of_them(
 def test_call_that_begins_a_segment_by_time_is_all_there_after_a_kill_or_not_at_all(
     tmp_path: Path, size: int
 ) -> None:
-    """Whichever of its writes was the last, and however many it needs."""
+    """Any of its writes may be the last, and it may need any number."""
     (tmp_path / "copies").mkdir()
     files = Unhurried(tmp_path / "store", tmp_path / "copies")
     settings = config_of(1, segment_ms=SEGMENT_MS)
@@ -95,7 +96,7 @@ def test_call_that_begins_a_segment_by_time_is_all_there_after_a_kill_or_not_at_
 def test_batch_larger_than_a_segment_has_one_for_itself(
     tmp_path: Path, magic: int
 ) -> None:
-    """A broker refuses it; here `max_message_bytes` decides what is too large."""
+    """A broker refuses it; here `max_message_bytes` is the limit."""
     settings = config_of(magic, segment_bytes=200)
     with logstore.open(tmp_path) as store:
         partition = store.create_topic("orders", config=settings)[0]
@@ -108,7 +109,7 @@ def test_batch_larger_than_a_segment_has_one_for_itself(
 def test_batch_of_records_with_the_time_of_the_append_has_no_other_time(
     tmp_path: Path,
 ) -> None:
-    """One of a producer keeps its base timestamp beside it, as in a broker."""
+    """A producer's batch keeps its base timestamp as well, as in a broker."""
     settings = config_of(2, message_timestamp_type="LogAppendTime")
     with logstore.open(tmp_path) as store:
         partition = store.create_topic("orders", config=settings)[0]

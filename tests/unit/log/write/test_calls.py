@@ -15,7 +15,7 @@ FILE = StagedLog("b.c-d_e", 0, 1, 7, ".logstore-staged-x-1-2-3", True, 5, (), ""
 
 
 def as_json(value: Any) -> bytes:
-    """The docs of the format: a line of JSON."""
+    """The documented format: a line of JSON."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return text.encode("utf-8", "surrogatepass") + b"\n"
 
@@ -32,7 +32,8 @@ def as_json(value: Any) -> bytes:
     ids=["one", "two", "file", "text", "none"],
 )
 def test_append_is_a_line_of_json_and_its_batches(asked: Append) -> None:
-    """The same bytes as of one that is encoded as a whole, and the same value again."""
+    """The bytes equal a request that is encoded as a whole, and decode to the same
+    value."""
     content = asked.packed()
     value = {
         "version": 1,

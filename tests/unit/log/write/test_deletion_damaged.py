@@ -1,4 +1,4 @@
-"""The head of a damaged log is deleted: where the new start is recorded."""
+"""Deletion at the head of a damaged log: the file that records the new start."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ SMALL = {"segment_bytes": 700}
 def test_start_inside_a_segment_of_a_damaged_log_of_others_stays(
     tmp_path: Path, is_killed: bool
 ) -> None:
-    """No state of our own counts there: Kafka's checkpoint has the start before the
-    call returns. A read-only store sees it, and each later opening."""
+    """Our state does not count there: Kafka's checkpoint has the start before the call
+    returns. A read-only store sees it, and each later opening."""
     partition = foreign(write_store(tmp_path / "store", COUNT, **SMALL).parent)
     log = logs_in(partition)[-1]
     flip_bit(log, 8 * (log.stat().st_size // 2))
@@ -47,7 +47,7 @@ def test_start_inside_a_segment_of_a_damaged_log_of_others_stays(
 def test_start_of_a_damaged_log_of_others_that_cannot_be_recorded_is_refused(
     tmp_path: Path,
 ) -> None:
-    """The segments that lie wholly below it are deleted nevertheless."""
+    """The segments that are wholly below it are deleted nevertheless."""
     partition = foreign(write_store(tmp_path / "store", COUNT, **SMALL).parent)
     log = logs_in(partition)[-1]
     flip_bit(log, 8 * (log.stat().st_size // 2))

@@ -1,4 +1,5 @@
-"""The state file of a partition: what is appended to it, and what writes it whole."""
+"""The state file of a partition: its appended entries, and the changes that write it
+whole."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ def opened(path: Path, rolls: int, files: Any = None) -> logstore.Store:
 
 
 def test_roll_is_appended_to_the_state_file(tmp_path: Path) -> None:
-    """Each is an entry, and the file says the same as one that was written whole."""
+    """Each roll is an entry, and the file has the same content as one that was written
+    whole."""
     with opened(tmp_path / "store", 5) as store:
         assert entries(tmp_path / "store") == 6
         appended = state_of(tmp_path / "store")
@@ -61,7 +63,7 @@ def test_roll_writes_the_same_number_of_bytes_whatever_the_log_has(
     tmp_path: Path,
 ) -> None:
     class Counting(Files):
-        """Counts the bytes that this thread writes: not those of a checkpoint by
+        """Counts the bytes that this thread writes: not the bytes of a checkpoint by
         time, which a slow machine may reach."""
 
         written = 0
@@ -98,8 +100,8 @@ def tail_cut(p: logstore.Partition) -> None:
 
 @pytest.mark.parametrize("change", [start_moved, segments_dropped, tail_cut])
 def test_every_other_change_writes_the_file_whole(tmp_path: Path, change: Any) -> None:
-    """It must not be undone if the last entry is damaged. Then rolls are appended
-    again."""
+    """The change must not be undone if the last entry is damaged. Then rolls are
+    appended again."""
     with opened(tmp_path, 5) as store:
         p = store.topic("orders")[0]
         change(p)
@@ -120,7 +122,7 @@ def test_every_other_change_writes_the_file_whole(tmp_path: Path, change: Any) -
 def test_torn_entry_is_as_a_roll_that_was_not_recorded(
     tmp_path: Path, lost: int
 ) -> None:
-    """Opening finds the segment that it would have named."""
+    """Opening finds the segment that the entry would have named."""
     with opened(tmp_path / "store", 5):
         copy = crash(tmp_path / "store", tmp_path / "copy")
     state = copy / "orders-0" / layout.PARTITION_STATE
@@ -149,7 +151,7 @@ def test_damaged_entry_before_the_last_one_is_reported(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("call", ["write", "sync"])
 def test_failed_entry_is_followed_by_a_whole_file(tmp_path: Path, call: str) -> None:
-    """The append that rolled continues: the old durable point is true, too."""
+    """The append with the roll continues: the old durable point is true, too."""
     files = FaultyFiles()
     with opened(tmp_path, 3, files) as store:
         p = store.topic("orders")[0]
@@ -163,7 +165,7 @@ def test_failed_entry_is_followed_by_a_whole_file(tmp_path: Path, call: str) -> 
 
 
 def test_file_that_another_program_has_changed_is_written_whole(tmp_path: Path) -> None:
-    """A copy put back while the store is open, or a byte too many."""
+    """A copy was put back while the store is open, or the file has an extra byte."""
     with opened(tmp_path, 3) as store:
         state = tmp_path / "orders-0" / layout.PARTITION_STATE
         with state.open("ab") as file:
@@ -173,7 +175,7 @@ def test_file_that_another_program_has_changed_is_written_whole(tmp_path: Path) 
 
 
 def test_reader_learns_a_durable_point_that_was_appended(tmp_path: Path) -> None:
-    """The directory does not show it: no name in it has changed."""
+    """The directory does not show it: none of its names has changed."""
     config = logstore.TopicConfig(flush_ms=1 << 40, flush_messages=1 << 40)
     files = Files()
     store_config = logstore.StoreConfig(flush_checkpoint_ms=0)
@@ -191,8 +193,8 @@ def test_reader_learns_a_durable_point_that_was_appended(tmp_path: Path) -> None
 
 
 def test_segment_that_was_cut_and_sealed_again_has_its_new_row(tmp_path: Path) -> None:
-    """This holds even if the file was written whole before the cut, and again after the
-    second sealing, which an entry recorded."""
+    """The file may have been written whole before the cut, and again after the second
+    sealing, which an entry recorded."""
     path = tmp_path / "store"
     with logstore.open(path) as store:
         partition = store.create_topic("orders")[0]
@@ -214,7 +216,7 @@ def test_segment_that_was_cut_and_sealed_again_has_its_new_row(tmp_path: Path) -
 
 
 def test_index_entries_behind_a_sync_wait_until_they_are_many(tmp_path: Path) -> None:
-    """Opening a file for each costs more than a reader saves; the close writes all."""
+    """To open a file for each costs more than a reader saves; the close writes all."""
     config = logstore.TopicConfig(message_format=2, index_interval_bytes=1)
     path = tmp_path / "a-0" / "00000000000000000000.index"
     sizes = []

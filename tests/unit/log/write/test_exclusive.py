@@ -16,7 +16,7 @@ from support.values import append_records, config_of
 
 @pytest.fixture
 def partition(tmp_path: Path) -> Iterator[logstore.Partition]:
-    """It has ten records, of which six are durable."""
+    """A partition with ten records, six of them durable."""
     with logstore.open(tmp_path) as store:
         config = config_of(2, segment_bytes=2000)
         partition = store.create_topic("orders", config=config)[0]
@@ -47,7 +47,7 @@ def test_doubt_about_a_sync_never_makes_records_durable(
 
 
 def test_room_ends_with_the_segment(partition: logstore.Partition) -> None:
-    """To the byte."""
+    """The limit is exact to the byte."""
     with exclusive(partition) as log:
         number, size = log.position()
         assert number == 0
@@ -58,7 +58,7 @@ def test_room_ends_with_the_segment(partition: logstore.Partition) -> None:
 def test_records_are_dropped_from_an_offset_on(
     partition: logstore.Partition,
 ) -> None:
-    """To the place where the log ended before."""
+    """The log then ends at its former end."""
     records = list(partition.read())
     with exclusive(partition) as log:
         before = log.position()

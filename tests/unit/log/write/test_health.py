@@ -37,11 +37,11 @@ def sync_failed(text: str) -> SyncFailedError:
 
 
 def nothing() -> None:
-    """There is nothing to repair."""
+    """Do nothing: there is nothing to repair."""
 
 
 def test_first_failure_is_the_one_that_counts(tmp_path: Path) -> None:
-    """Each later append raises it, in an error of its own."""
+    """Each later append raises it, in a separate error."""
     health = made(tmp_path)
     health.check(nothing)
     first, second = sync_failed("first"), sync_failed("second")
@@ -94,7 +94,7 @@ def test_refusal_does_not_take_the_place_of_damage(tmp_path: Path) -> None:
 
 
 def test_interrupted_call_is_finished_before_an_append(tmp_path: Path) -> None:
-    """Unless nothing is appended anyhow."""
+    """A log that takes no appends anyhow does not finish it."""
     health, calls = made(tmp_path), list[int]()
     health.check(lambda: calls.append(1))
     assert calls == [1]

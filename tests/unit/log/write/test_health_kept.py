@@ -1,5 +1,5 @@
-"""Errors that are kept, and raised to one caller after the other: they keep nothing of
-their callers."""
+"""Errors that are kept, and raised to one caller after the other: they keep no
+reference to their callers."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_error_that_is_kept_keeps_nothing_of_its_callers(
 
 
 class _OfTheCaller(Exception):
-    """Has no copy: its constructor takes something else than it keeps."""
+    """Has no copy: its constructor takes other arguments than it keeps."""
 
     def __init__(self, first: str, second: str) -> None:
         super().__init__(f"{first} {second}")
@@ -79,7 +79,7 @@ class _OfTheCaller(Exception):
 def test_error_of_a_caller_is_raised_again_though_it_has_no_copy(
     tmp_path: Path,
 ) -> None:
-    """By a reader of Arrow, which must not take it for the end."""
+    """A reader of Arrow raises it again, and must not take it for the end."""
     error = _OfTheCaller("not", "this")
 
     def refused(_: object) -> bool:

@@ -88,7 +88,7 @@ def test_failed_append_is_no_batch_of_its_producer(tmp_path: Path) -> None:
 
 
 def test_batches_that_were_cut_are_appended_again(tmp_path: Path) -> None:
-    """The producers are those of the log as it is."""
+    """The producers are the ones of the current log."""
     with logstore.open(tmp_path) as store:
         partition = made(store)
         for n in range(8):
@@ -109,7 +109,8 @@ def test_batches_that_were_cut_are_appended_again(tmp_path: Path) -> None:
 def test_window_survives_a_close_and_a_crash(
     tmp_path: Path, at: str, snapshots: str
 ) -> None:
-    """All five batches of it, over several segments, whatever the snapshots say."""
+    """All five batches of the window are known, over several segments, whichever
+    snapshots there are."""
     path = tmp_path / "store"
     with logstore.open(path) as store:
         partition = made(store)
@@ -144,7 +145,8 @@ def test_window_survives_a_close_and_a_crash(
 
 
 def test_expired_producer_may_begin_anywhere(tmp_path: Path) -> None:
-    """One day after its newest record; segments that are older are not read."""
+    """The producer expires one day after its newest record; older segments are not
+    read."""
     files = FaultyFiles()
     with open_store(tmp_path, _files=files) as store:
         partition = made(store)
@@ -158,7 +160,7 @@ def test_expired_producer_may_begin_anywhere(tmp_path: Path) -> None:
 
 
 def test_snapshots_are_written_and_deleted_as_kafka_does(tmp_path: Path) -> None:
-    """At the base of each new segment, and at the end where the log is closed: one such
+    """At the base of each new segment, and at the end when the log is closed: one such
     snapshot at a time. They go with their segments."""
     folder = tmp_path / "orders-0"
 
@@ -189,8 +191,8 @@ def test_snapshots_are_written_and_deleted_as_kafka_does(tmp_path: Path) -> None
 
 
 def test_snapshot_is_current_at_each_close(tmp_path: Path) -> None:
-    """This holds even if others have appended since, if the file was released before,
-    and if no batch of a producer was checked since the store was opened."""
+    """Others may have appended since, the file may have been released before, and no
+    batch of a producer may have been checked since the store was opened."""
     folder = tmp_path / "orders-0"
 
     def newest() -> tuple[int, list[tuple[int, ...]]]:
@@ -220,7 +222,7 @@ def test_snapshot_is_current_at_each_close(tmp_path: Path) -> None:
         partition = store.topic("orders")[0]
         partition.append_batches(sent(8, 0, 3), check_producers=False)
         partition.append(b"x")
-    # What was not checked was not read: the older snapshot is true.
+    # Unchecked batches were not read: the older snapshot is true.
     assert newest() == (10, [(7, 0, 3, 9)])
     with logstore.open(tmp_path) as store:
         partition = store.topic("orders")[0]
@@ -284,7 +286,8 @@ def test_snapshot_of_an_interrupted_cut_is_removed(tmp_path: Path) -> None:
 
 
 def test_snapshot_of_a_deleted_segment_is_not_believed(tmp_path: Path) -> None:
-    """It is left where its name could not be changed; the log has gone on since."""
+    """The snapshot is left if its name could not be changed; the log has continued
+    since."""
     files = FaultyFiles()
     with open_store(tmp_path, _files=files) as store:
         partition = made(store, file_delete_delay_ms=0)
@@ -303,7 +306,7 @@ def test_snapshot_of_a_deleted_segment_is_not_believed(tmp_path: Path) -> None:
     for offset in (4, 5):
         (folder / f"{offset:020}.snapshot").unlink()
     with logstore.open(tmp_path) as store:
-        # Nothing is known of it any more: any sequence will do.
+        # The producer is unknown now: any sequence is accepted.
         assert store.topic("orders")[0].append_batches(sent(7, 0, 77)) == range(5, 6)
 
 
@@ -346,7 +349,7 @@ class Counting:
 
 
 def test_next_batches_of_known_producers_take_the_short_way(tmp_path: Path) -> None:
-    """All others do not, and find what those have appended."""
+    """All others do not, and find the batches that C has appended."""
     with logstore.open(tmp_path) as store:
         partition = made(store)
         counting = Counting(partition)
@@ -387,7 +390,7 @@ def test_next_batches_of_known_producers_take_the_short_way(tmp_path: Path) -> N
 def test_short_way_is_not_taken_after_an_append_that_was_interrupted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its producer may be further than what C knows of it."""
+    """Its producer may be further than C knows."""
     with logstore.open(tmp_path) as store:
         partition = made(store)
         for n in range(2):
@@ -408,7 +411,7 @@ def interrupted(*args: object, **options: object) -> None:
 
 
 def test_state_has_the_times_that_are_stored(tmp_path: Path) -> None:
-    """They are those of the append, if the topic stores them."""
+    """The times are the ones of the append, if the topic stores them."""
     with logstore.open(tmp_path) as store:
         partition = made(store, message_timestamp_type="LogAppendTime")
         partition.append_batches(sent(7, 0, 0, timestamp_ms=5) + sent(8, 0, 9))
@@ -420,7 +423,8 @@ def test_state_has_the_times_that_are_stored(tmp_path: Path) -> None:
 
 
 def test_roll_inside_an_append_writes_no_snapshot(tmp_path: Path) -> None:
-    """It would be of the producers before the append, at no segment's base."""
+    """The snapshot would be of the producers before the append, at no segment's
+    base."""
     files = FaultyFiles()
     with open_store(tmp_path, _files=files) as store:
         config = config_of(1, segment_bytes=2_000)
@@ -447,7 +451,7 @@ def test_snapshot_that_cannot_be_written_costs_no_record(tmp_path: Path) -> None
 
 
 def test_damage_in_what_must_be_read_is_a_named_error(tmp_path: Path) -> None:
-    """And a caller that needs no check continues."""
+    """A caller that needs no check continues."""
     with logstore.open(tmp_path) as store:
         partition = made(store)
         for n in range(3):
@@ -481,7 +485,8 @@ def windows(producers: Producers) -> dict[int, Any]:
 
 @pytest.mark.parametrize("seed", some(range(60), 6))
 def test_state_is_that_of_a_full_scan_after_anything(tmp_path: Path, seed: int) -> None:
-    """Batches of producers, other records, rolls, cuts, closes, crashes."""
+    """The log gets batches of producers, other records, rolls, cuts, closes,
+    crashes."""
     rng = random.Random(seed)
     path, number = tmp_path / "0", 0
     store = logstore.open(path)
@@ -533,7 +538,7 @@ def test_state_is_that_of_a_full_scan_after_anything(tmp_path: Path, seed: int) 
 
 
 def test_snapshot_has_the_bytes_of_kafkas() -> None:
-    """The empty one, and the first entries of a broker's."""
+    """Snapshots are the empty one, and the first entries of a broker's."""
     assert format_snapshot([]).hex() == "000148674bc700000000"
     entry = bytes.fromhex(
         "0000000000000014000300000001000000000000001700000001"

@@ -18,8 +18,8 @@ CONFIG = logstore.TopicConfig(
 def test_cut_of_a_compacted_log_leaves_the_sequence_before_it(
     tmp_path: Path, is_kept: bool
 ) -> None:
-    """This holds even if all records of the producer before the cut were compacted
-    away, or all but the first."""
+    """All records of the producer before the cut may have been compacted away, or all
+    but the first."""
     with logstore.open(tmp_path) as store:
         partition = store.create_topic("t", config=CONFIG)[0]
         mover = store.producer("mover")
@@ -44,7 +44,7 @@ def test_cut_of_a_compacted_log_leaves_the_sequence_before_it(
 def test_last_sequences_are_those_of_the_log_as_it_was(
     tmp_path: Path, seed: int
 ) -> None:
-    """Whatever was compacted, deleted, cut, closed and opened meanwhile."""
+    """The log may be compacted, deleted, cut, closed and opened in between."""
     rng = random.Random(seed)
     names = ["one", "two", "three"][: rng.randrange(1, 4)]
     # (offset, producer, sequence) of the records that were not taken back.
@@ -94,9 +94,9 @@ def test_last_sequences_are_those_of_the_log_as_it_was(
 def test_cut_below_an_earlier_one_leaves_the_sequence_before_it(
     tmp_path: Path, is_reopened: bool
 ) -> None:
-    """The first cut has removed the batch that told where those before it were, which
-    had been compacted away: its snapshot tells it, also if others have appended first.
-    """
+    """The first cut has removed the batch with the sequences of the batches before it,
+    which had been compacted: its snapshot has them, even if others have appended
+    first."""
     store = logstore.open(tmp_path)
     partition = store.create_topic("t", config=CONFIG)[0]
     mover, other = store.producer("mover"), store.producer("other")
@@ -123,7 +123,7 @@ def test_cut_below_an_earlier_one_leaves_the_sequence_before_it(
 
 
 def test_cut_to_an_offset_of_a_gap_at_the_end_is_done(tmp_path: Path) -> None:
-    """An earlier cut to an offset without a record has left the gap there."""
+    """An earlier cut to an offset without a record has left the gap."""
     with logstore.open(tmp_path) as store:
         partition = store.create_topic("t", config=CONFIG)[0]
         for n in range(10):

@@ -1,4 +1,4 @@
-"""Staged files that become segments: the same log as if their records were copied."""
+"""Staged files that become segments: the log equals one with their records copied."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ def store(tmp_path: Path) -> Any:
 
 
 def stage(store: Store, partition: Partition, counts: list[int]) -> Staged:
-    """Batches of so many records each, the first with what the partition has next."""
+    """Stage batches with these counts of records, from the partition's next record
+    on."""
     first = partition.end_offset
     with store.stage("test", 1) as opened:
         for count in counts:
@@ -72,8 +73,8 @@ def wanted(end: int) -> list[Any]:
 def test_the_file_itself_becomes_a_segment(
     store: Store, codec: str, before: int
 ) -> None:
-    """Behind records that are there, in a new segment; with the indexes that the same
-    records would have if they had been appended."""
+    """After existing records, in a new segment; with the indexes that the same records
+    would have if they had been appended."""
     config = config_of(2, codec, index_interval_bytes=50)
     topic = store.create_topic("a", 2, config)
     for partition in topic:
@@ -126,7 +127,7 @@ def test_appends_and_more_files_follow(store: Store) -> None:
 def test_many_records_fill_several_files(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """None is larger than a segment may be."""
+    """No file is larger than a segment may be."""
     monkeypatch.setattr(staging, "_DIRECT_BYTES", 1)
     partition = store.create_topic("a", 1, config_of(2, segment_bytes=1000))[0]
     staged = stage(store, partition, [10] * 40)
@@ -177,7 +178,7 @@ def test_more_than_so_many_files_share_one(
 def test_large_files_are_on_their_way_to_the_disk_while_they_are_staged(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All of each but the end, one range after the other."""
+    """All of each file except its end is written back, one range after the other."""
     monkeypatch.setattr(staging, "_WRITE_BACK_BYTES", 300)
     monkeypatch.setattr(staging, "_DIRECT_BYTES", 1)
     begun: list[tuple[int, int]] = []
@@ -196,7 +197,7 @@ def test_large_files_are_on_their_way_to_the_disk_while_they_are_staged(
 def test_small_batches_are_copied(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each of them would be written to for its offset."""
+    """The publication would have to write the offset into each of them."""
     monkeypatch.setattr(adoption, "BATCH_BYTES_MIN", 1000)
     partition = store.create_topic("a", 1, config_of(2))[0]
     staged = stage(store, partition, [1] * 20)
@@ -258,7 +259,7 @@ def test_file_that_is_not_what_was_staged(store: Store, what: str) -> None:
 @pytest.mark.parametrize("method", ["move", "sync_directory", "write"])
 @pytest.mark.parametrize("before", [0, 2])
 def test_failure_takes_it_back(method: str, before: int) -> None:
-    """The log is as it was, and takes appends."""
+    """The log is unchanged, and takes appends."""
     disk = MemoryDisk()
     store = open_quietly(disk)
     partition = store.create_topic("a", 1, config_of(2))[0]
@@ -267,7 +268,7 @@ def test_failure_takes_it_back(method: str, before: int) -> None:
         partition.roll()
     staged = stage(store, partition, [5])
     if method == "sync_directory":
-        # That of the partition's directory, after the move.
+        # The sync of the partition's directory, after the move.
         moved = disk.move
 
         def move(*args: Any) -> None:
@@ -313,7 +314,7 @@ def test_failure_that_cannot_be_taken_back_ends_the_writer() -> None:
 
 
 def opened(disk: MemoryDisk, **options: Any) -> Store:
-    """Without a thread; the durable point is not written down all the time."""
+    """Open a store without a thread; the durable point is rarely recorded."""
     config = StoreConfig(recovery_threads=1, flush_checkpoint_ms=10**9)
     return open_quietly(disk, config=config, **options)
 
@@ -344,7 +345,7 @@ def fail_behind_move(
 @pytest.mark.parametrize("model", ["weak", "ext4"])
 @pytest.mark.parametrize("before", [0, 2])
 def test_what_is_published_is_durable(model: str, before: int) -> None:
-    """The name of the file, too, before anything else syncs its directory."""
+    """The name of the file is durable, too, before another call syncs its directory."""
     disk = MemoryDisk(model=model)
     store = opened(disk)
     partition = store.create_topic("a", 1, config_of(2))[0]
@@ -360,7 +361,7 @@ def test_what_is_published_is_durable(model: str, before: int) -> None:
 def test_what_is_appended_behind_an_undone_exchange_is_durable(
     error: BaseException,
 ) -> None:
-    """It goes into the file that has the name for good."""
+    """The append goes into the file that keeps the name."""
     disk = MemoryDisk()
     store = opened(disk)
     partition = store.create_topic("a", 1, config_of(2))[0]
@@ -378,7 +379,7 @@ def test_what_is_appended_behind_an_undone_exchange_is_durable(
 
 @pytest.mark.parametrize("call", [1, 2])
 def test_staged_file_whose_sync_failed_is_not_published_again(call: int) -> None:
-    """Its pages count as clean: the next sync would say that all is well."""
+    """Its pages count as clean: the next sync would wrongly succeed."""
     disk = MemoryDisk()
     store = opened(disk)
     partition = store.create_topic("a", 1, config_of(2))[0]
@@ -459,7 +460,7 @@ def test_segment_that_a_failed_deletion_holds_open_is_read_as_it_is_now() -> Non
 
 
 def test_file_that_would_fill_several_segments_is_copied(store: Store) -> None:
-    """By time: a segment has to go when its records are old."""
+    """Time decides: a segment must be removed when its records are old."""
     config = config_of(2, segment_ms=86_400_000)
     partition = store.create_topic("a", 1, config)[0]
     with store.stage() as opened_stage:
@@ -497,8 +498,8 @@ def test_where_a_file_cannot_be_renamed_into_the_partition_it_is_copied(
 def test_follower_that_looks_before_an_exchange_is_undone_reads_what_comes_then(
     looks: str, then: str
 ) -> None:
-    """The file that it knows is another one than that which has the name later, or has
-    become longer than it was."""
+    """The file that it knows is not the one that has the name later, or has become
+    longer than it was."""
     disk = MemoryDisk()
     store = opened(disk)
     partition = store.create_topic("a", 1, config_of(2))[0]

@@ -56,7 +56,7 @@ def made(
 def test_epoch_that_begins_at_a_cut_is_dropped(
     directory: Directory, offset: int, kept: int
 ) -> None:
-    """No batch of it is left."""
+    """No batch of the epoch is left."""
     checkpoints.write_epochs(directory, ROWS)
     epochs, _ = made(directory)
     epochs.cut(offset)

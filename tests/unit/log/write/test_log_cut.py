@@ -1,4 +1,4 @@
-"""The names that the files of a segment of a cut have later."""
+"""The later names of the files of a segment of a cut."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ INDEX = "00000000000000000010.index"
 def test_file_of_a_segment_of_the_log_has_its_usual_name(
     segments: list[Segment],
 ) -> None:
-    """Nothing else may be taken for it."""
+    """No other file may be taken for it."""
     assert names_beside(segments[1], INDEX, segments) == (INDEX,)
 
 
 def test_file_of_a_deleted_segment_has_the_suffix_of_deletion(
     segments: list[Segment],
 ) -> None:
-    """Or its usual name, if the renaming has failed: no other segment gets that."""
+    """If the renaming has failed, it has its usual name: no other segment gets that."""
     names = names_beside(segments[1], INDEX, segments[2:])
     assert names == (INDEX + ".deleted", INDEX)
     assert names_beside(segments[1], INDEX, ()) == names
@@ -43,7 +43,7 @@ def test_file_of_a_deleted_segment_has_the_suffix_of_deletion(
 def test_file_of_a_compacted_segment_has_the_number_of_its_log(
     segments: list[Segment],
 ) -> None:
-    """Its usual name is that of the compacted one."""
+    """Its usual name belongs to the compacted one."""
     segments[1].file.moved_to = "00000000000000000010.log.2.deleted"
     names = names_beside(segments[1], INDEX, [segments[0], segments[2]])
     assert names == (INDEX + ".2.deleted",)

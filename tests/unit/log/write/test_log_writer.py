@@ -24,7 +24,8 @@ class _Turn(VisibilityBarrier):
 
 
 def test_reader_that_meets_a_publication_sees_none_of_it(tmp_path: Path) -> None:
-    """Between its look at the gate and at the bounds: these are of before or after."""
+    """The publication comes between its looks at the gate and at the bounds: the reader
+    sees both changes, or neither."""
     with logstore.open(tmp_path) as store:
         partition = store.create_topic("a")[0]
         partition.append(b"x")
@@ -46,7 +47,7 @@ def test_reader_that_meets_a_publication_sees_none_of_it(tmp_path: Path) -> None
 
 
 def test_extent_is_replaced_and_never_changed(tmp_path: Path) -> None:
-    """A reader keeps what it has taken."""
+    """A reader keeps its extent."""
     with logstore.open(tmp_path) as store:
         partition = store.create_topic("a")[0]
         log = appends_of(partition).writer()._log

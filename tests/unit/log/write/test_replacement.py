@@ -1,5 +1,5 @@
 """The swap of compacted segments: after a power cut at any moment of it, after any call
-that fails, and beside readers, truncations and closes."""
+that fails, and during reads, truncations and closes."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_compaction_that_a_power_cut_ends_leaves_the_last_record_of_each_key() -
 
 
 def test_state_that_recovery_of_a_swap_leaves_is_recovered_again() -> None:
-    """A power cut in the recovery itself."""
+    """The power is cut in the recovery itself."""
     disk = MemoryDisk()
     store = open_quietly(disk)
     partition = made(store)
@@ -111,9 +111,9 @@ def test_state_that_recovery_of_a_swap_leaves_is_recovered_again() -> None:
 
 
 def test_leftover_of_a_failed_compaction_does_not_undo_a_later_one() -> None:
-    """A `.cleaned` that could not be removed, below the segments of the log: whatever
-    ends the next compaction, opening keeps the last record of each key; and once the
-    old files go, a broker would not find it, either."""
+    """A `.cleaned` that could not be removed is below the segments of the log: in any
+    outcome of the next compaction, opening keeps the last record of each key; and a
+    broker would not find the file either once the old files are removed."""
     disk = MemoryDisk()
     store = open_quietly(disk)
     partition = made(store)
@@ -177,7 +177,8 @@ def calls_of_a_compaction(tmp_path: Path) -> list[str]:
 def test_call_that_fails_during_a_compaction_loses_nothing(
     tmp_path: Path, error: int
 ) -> None:
-    """It is reported, the log can be read, and opening it again makes it whole."""
+    """The failure is reported, the log can be read, and opening it again makes it
+    whole."""
     methods = calls_of_a_compaction(tmp_path)
     steps = [
         (method, sum(m == method for m in methods[: at + 1]))
@@ -213,7 +214,7 @@ def test_call_that_fails_during_a_compaction_loses_nothing(
 
 
 def test_readers_go_on_in_the_segments_that_they_began_with(tmp_path: Path) -> None:
-    """This holds even if the files of several compactions wait for their readers."""
+    """The files of several compactions may wait for their readers."""
     with logstore.open(tmp_path) as store:
         partition = made(store)
         before = [(r.offset, r.value) for r in partition.read()]
@@ -234,8 +235,9 @@ def test_readers_go_on_in_the_segments_that_they_began_with(tmp_path: Path) -> N
 
 
 def test_other_process_reads_on_after_a_compaction(tmp_path: Path) -> None:
-    """Old segments as long as it has them; once their files are removed, the compacted
-    ones, up to the end of the log: the last record of each key is among them."""
+    """It reads old segments as long as it has them; once their files are removed, the
+    compacted ones, up to the end of the log: the last record of each key is among
+    them."""
     with logstore.open(tmp_path) as store:
         partition = made(store)
         with logstore.open(tmp_path, read_only=True) as other:
@@ -297,8 +299,8 @@ def test_compaction_undoes_an_append_that_was_interrupted_beside_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An append rolls, and is interrupted, and so is its undo, between the steps of a
-    compaction. The undo goes back to the segments that the append found, so it must
-    not come after they were replaced."""
+    compaction. The undo returns to the segments that the append found, so it must not
+    come after they were replaced."""
     to_swap = Replacement._to_swap
     for nth in itertools.count(1):
         files, path = FaultyFiles(), tmp_path / str(nth)
@@ -331,7 +333,7 @@ def test_compaction_undoes_an_append_that_was_interrupted_beside_it(
 
 
 def test_close_during_a_compaction_ends_it(tmp_path: Path) -> None:
-    """No file is written any more; the next opening removes what it has left."""
+    """No file is written any more; the next opening removes its leftovers."""
     store = logstore.open(tmp_path)
     partition = made(store)
     wanted = newest(partition)
@@ -342,7 +344,7 @@ def test_close_during_a_compaction_ends_it(tmp_path: Path) -> None:
 
 
 def test_deletion_of_the_topic_during_a_compaction_ends_it(tmp_path: Path) -> None:
-    """The caller is told that it was deleted."""
+    """The caller gets the error of a deleted topic."""
     with logstore.open(tmp_path) as store:
         partition = made(store)
 
@@ -355,7 +357,7 @@ def test_deletion_of_the_topic_during_a_compaction_ends_it(tmp_path: Path) -> No
 
 
 def test_retention_during_a_compaction_deletes(tmp_path: Path) -> None:
-    """The compaction continues with what is left."""
+    """The compaction continues with the rest."""
     with logstore.open(tmp_path) as store:
         partition = made(store)
         wanted = newest(partition)

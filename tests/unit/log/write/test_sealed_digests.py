@@ -43,7 +43,7 @@ def digests(directory: Directory) -> SealedDigests:
 
 
 def segment(directory: Directory, data: bytes, base: int = 0) -> Segment:
-    """A segment, of which the file has these bytes; its size is that of `FIRST`."""
+    """A segment whose file has these bytes; its size is that of `FIRST`."""
     directory.write_file(segment_file(base, LOG), data)
     descriptors = Descriptors(directory.files, 8)
     return Segment(directory, descriptors, base, len(FIRST), base + 5)
@@ -65,7 +65,7 @@ def test_digest_is_that_of_the_file(directory: Directory) -> None:
 def test_segment_that_is_not_what_was_sealed_gets_none(
     directory: Directory, data: bytes
 ) -> None:
-    """A digest would vouch for what it is now. It is not tried again."""
+    """A digest would vouch for the current bytes. It is not tried again."""
     found, one = digests(directory), segment(directory, data)
     assert found.make(one) is None
     found.write_all((one, one))

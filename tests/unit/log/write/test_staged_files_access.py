@@ -1,4 +1,4 @@
-"""Whose the staged files are, and who may read them: whom the store is for."""
+"""Owner and permissions of staged files: the users of the store may read them."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def mode_of(store: Store, staged: Staged) -> int:
 
 @pytest.mark.parametrize("size", [1, 500_000])
 def test_staged_file_is_for_whom_the_store_is_for(tmp_path: Path, size: int) -> None:
-    """Whoever stages opens the store read-only and need not know of the group: the
-    owner, another user of the group, has to read the file."""
+    """The process that stages opens the store read-only and need not know of the group:
+    the owner, another user of the group, has to read the file."""
     root = tmp_path / "store"
     root.mkdir()
     root.chmod(0o770)
@@ -46,7 +46,7 @@ def test_staged_file_is_for_whom_the_store_is_for(tmp_path: Path, size: int) -> 
 
 @pytest.mark.parametrize("size", [1, 500_000])
 def test_staged_file_of_a_private_store_is_private(tmp_path: Path, size: int) -> None:
-    """And so is the segment that it becomes, whatever its own mode was."""
+    """The segment that it becomes is private, too, whatever its own mode was."""
     with logstore.open(tmp_path / "store") as store:
         partition = store.create_topic("t", 1, config_of(2))[0]
         partition.append(b"x")

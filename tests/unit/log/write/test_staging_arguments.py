@@ -41,7 +41,7 @@ BAD_IDENTITIES = [5, None, b"me", ("me",), 1.5, "a" * 1001, "\ud800", "a\udfffb"
 def test_identity_that_is_none_is_a_named_error(
     store: Store, partition: Partition, identity: Any
 ) -> None:
-    """In each call that takes one, before anything is written."""
+    """Each call that takes an identity raises it, before anything is written."""
     staged = stage(store, partition)
     before = sorted(os.listdir(store.path))
     for call in (
@@ -95,7 +95,7 @@ ODD_IDENTITIES = [
 def test_identity_of_any_characters_publishes_once(
     store: Store, partition: Partition, identity: str
 ) -> None:
-    """And others continue publishing beside it; also when the store is opened again."""
+    """Other identities continue to publish, even when the store is opened again."""
     for sequence in (1, 2):
         for name in (identity, "other"):
             with store.stage(name, sequence) as opened:
@@ -140,7 +140,7 @@ def test_what_no_stage_returned_is_a_named_error(
 def test_one_staged_value_is_as_good_as_a_list_of_it(
     store: Store, partition: Partition
 ) -> None:
-    """It is what `Stage.finish` returns."""
+    """`Stage.finish` returns such a value."""
     assert store.publish(stage(store, partition, b"a", b"b")).records == 2
     assert values(partition) == [b"a", b"b"]
     staged = stage(store, partition, b"c")
@@ -189,7 +189,7 @@ EXTREMES: dict[str, list[Any]] = {
 def test_each_field_at_its_extremes_is_a_named_error(
     store: Store, partition: Partition, field: str
 ) -> None:
-    """Nothing is changed by it, and nothing but staged files is touched."""
+    """The error changes nothing, and only staged files are touched."""
     partition.append(b"there")
     other = stage(store, partition, b"of another")
     staged = stage(store, partition, b"a", b"b", b"c")
@@ -221,7 +221,7 @@ def snapshot(path: Path) -> dict[str, bytes]:
 
 
 def test_runs_of_two_logs_that_overlap_are_refused(store: Store) -> None:
-    """The same bytes in two partitions, or in parts."""
+    """The same bytes are in two partitions, or in parts."""
     topic = store.create_topic("two", 2, config_of(1))
     with store.stage() as opened:
         for partition in topic:
@@ -241,7 +241,7 @@ def test_runs_of_two_logs_that_overlap_are_refused(store: Store) -> None:
 def test_discarding_with_a_wrong_name_removes_nothing(
     store: Store, partition: Partition
 ) -> None:
-    """All of it is looked at first."""
+    """All names are looked at first."""
     staged = stage(store, partition)
     wrong = Staged((staged.logs[0]._replace(file="../x"),))
     with pytest.raises(ConfigError):
@@ -252,18 +252,18 @@ def test_discarding_with_a_wrong_name_removes_nothing(
 def test_staged_goes_from_process_to_process(
     store: Store, partition: Partition
 ) -> None:
-    """Pickled, and with lists for its tuples, as JSON makes them."""
+    """The value is pickled, or has lists for its tuples, as JSON makes them."""
     staged = pickle.loads(pickle.dumps(stage(store, partition, b"a")))
     log = staged.logs[0]
     lists = Staged([log._replace(runs=[list(run) for run in log.runs])])  # type: ignore[arg-type]
     store.publish([lists])
     assert values(partition) == [b"a"]
-    # As a version without ids of topics made it.
+    # A version without topic ids made it like this.
     assert StagedLog(*log[:8]).topic_id == ""
 
 
 def test_file_of_another_kind_is_refused(store: Store, partition: Partition) -> None:
-    """A directory, a link, a FIFO of a staged file's name."""
+    """The file is a directory, a link, or a FIFO with a staged file's name."""
     staged = stage(store, partition)
     path = Path(store.path, staged.files[0])
     target = path.with_name("target")

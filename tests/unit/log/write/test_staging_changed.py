@@ -30,7 +30,7 @@ PUBLISHABLE = [(magic, codec) for magic, codec in FORMATS if magic]
 
 
 def test_staged_for_a_topic_that_was_made_anew_is_refused(store: Store) -> None:
-    """Its records are not for that one, which has separate settings."""
+    """Its records are not for the new topic, which has separate settings."""
     partition = store.create_topic("t", 1, config_of(2))[0]
     staged = stage(store, partition, b"for the first")
     store.delete_topic("t")
@@ -47,7 +47,8 @@ def test_staged_for_a_topic_that_was_made_anew_is_refused(store: Store) -> None:
 
 
 def test_id_of_a_topic_stays_for_its_life(store: Store) -> None:
-    """It stays if partitions are added, settings change, and the store is reopened."""
+    """The id stays if partitions are added, settings change, and the store is
+    reopened."""
     topic = store.create_topic("t", 1, config_of(2))
     staged = stage(store, topic[0], b"a")
     topic.add_partitions(1)
@@ -63,7 +64,8 @@ def test_id_of_a_topic_stays_for_its_life(store: Store) -> None:
 
 
 def test_topic_of_an_older_store_has_no_id(store: Store) -> None:
-    """Nor does it get one: what was staged for it before is still for it."""
+    """The topic gets no id later: files that were staged for it before are still
+    valid."""
     store.create_topic("t", 1, config_of(2))
     store.close()
     Path(store.path, layout.TOPICS).unlink()
@@ -89,7 +91,7 @@ def test_topic_of_an_older_store_has_no_id(store: Store) -> None:
 def test_batches_are_held_against_the_limit_at_the_publication(
     store: Store, magic: int, codec: str
 ) -> None:
-    """A smaller one than when they were made; with the old one they get in."""
+    """The limit is smaller than at their creation; with the old one they get in."""
     config = config_of(magic, codec)
     topic = store.create_topic("t", 1, config)
     staged = stage(store, topic[0], os.urandom(300))
@@ -109,7 +111,7 @@ def test_batches_are_held_against_the_limit_at_the_publication(
 def test_staged_batches_keep_their_magic(
     store: Store, magic: int, codec: str, now: int
 ) -> None:
-    """Whatever the topic writes by the time of the publication: logs may be mixed."""
+    """The topic's format at the publication does not matter: logs may be mixed."""
     topic = store.create_topic("t", 1, config_of(magic, codec))
     staged = stage(store, topic[0], b"a", b"b")
     topic.configure(config_of(now))
@@ -132,8 +134,8 @@ def stamping(magic: int, codec: str, kind: str) -> TopicConfig:
 def test_published_records_have_the_time_of_their_publication(
     tmp_path: Path, magic: int, codec: str
 ) -> None:
-    """Where the topic has the time of the append: not that of their staging, which may
-    be hours before what is in the log already; also in the indexes."""
+    """If the topic has the time of the append: not the time of their staging, which may
+    be hours before that of records in the log already; also in the indexes."""
     clock = FixedClock(1_700_000_000_000)
     with open_store(tmp_path / "store", _files=clock) as store:
         partition = store.create_topic("t", 2, stamping(magic, codec, "LogAppendTime"))[
@@ -181,7 +183,8 @@ def test_published_records_have_the_time_of_their_publication(
 def test_kind_of_timestamp_is_that_of_the_publication(
     tmp_path: Path, magic: int, then: str, now: str
 ) -> None:
-    """Staged with one and published with another: as if appended when published."""
+    """The kinds differ between stage and publication: the result is as if appended at
+    the publication."""
     clock = FixedClock(1_700_000_000_000)
     with open_store(tmp_path / "store", _files=clock) as store:
         topic = store.create_topic("t", 1, stamping(magic, "none", then))

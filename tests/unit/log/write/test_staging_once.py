@@ -1,4 +1,5 @@
-"""A stage and what it hands out are good for one publication, whoever asks again."""
+"""A stage and the objects that it returns are good for one publication, for any
+caller."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ partition, store, way = one_stage.partition, one_stage.store, one_stage.way
 def test_finished_stage_returns_the_same_again(
     store: Store, partition: Partition, size: int
 ) -> None:
-    """Each record is published once, however often it is asked what there is."""
+    """Each record is published once, however often the result is requested."""
     with store.stage("me", 1) as opened:
         for number in range(20):
             opened.append_many(partition, [b"%d" % number + b"." * size])
@@ -45,7 +46,8 @@ def test_finished_stage_returns_the_same_again(
 def test_stage_that_is_over_takes_no_more_records(
     store: Store, partition: Partition
 ) -> None:
-    """Finished, discarded, left by an error or without one: a named error each time."""
+    """A stage that is finished, discarded, or left with or without an error raises a
+    named error each time."""
     finished = store.stage()
     finished.append_many(partition, [b"x"])
     staged = finished.finish()
@@ -97,7 +99,8 @@ def test_discard_again_and_behind_the_publication_is_harmless(
 
 
 def test_staged_is_published_once(store: Store, partition: Partition) -> None:
-    """Twice in a list, and again when it is in the log: nothing more gets in."""
+    """The value is twice in a list, and given again when it is in the log: nothing more
+    gets in."""
     staged = stage(store, partition, b"a", b"b")
     with pytest.raises(ConfigError, match="twice"):
         store.publish([staged, staged])
@@ -130,7 +133,7 @@ class Failing(Files):
 
 
 def test_stage_whose_write_failed_is_over(tmp_path: Path) -> None:
-    """The contents of its files are unknown: it is not finished without some of
+    """The contents of its files are unknown: it cannot be finished without some of
     them."""
     files = Failing()
     with open_store(tmp_path / "store", _files=files) as store:
@@ -156,7 +159,7 @@ def test_stage_whose_write_failed_is_over(tmp_path: Path) -> None:
 def test_refused_records_leave_a_stage_as_it_was(
     store: Store, partition: Partition
 ) -> None:
-    """Nothing of a call is staged that could not be encoded at all."""
+    """If any part of a call cannot be encoded, none of it is staged."""
     config = config_of(2, max_message_bytes=500)
     small = store.create_topic("small", 1, config)[0]
     old = store.create_topic("old", 1, config_of(0))[0]
@@ -198,7 +201,7 @@ def test_append_that_ends_half_way_ends_the_stage(
 def test_stage_may_be_used_by_what_makes_its_records(
     store: Store, partition: Partition
 ) -> None:
-    """A reader that stages a line of its own; one that finishes the stage is told."""
+    """A reader may stage a line itself; one that finishes the stage gets an error."""
     pa = pytest.importorskip("pyarrow")
     schema = pa.schema([("value", pa.binary())])
     opened = store.stage()
@@ -251,7 +254,7 @@ def test_call_from_inside_a_call_changes_nothing(tmp_path: Path) -> None:
 def test_forgotten_stage_gives_its_descriptor_back(
     store: Store, partition: Partition
 ) -> None:
-    gc.collect()  # what other tests have left behind
+    gc.collect()  # leftovers of other tests
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(10):
         store.stage().append_many(partition, [b"x" * 200_000])

@@ -1,4 +1,5 @@
-"""When appended records are synced: at once, after so many, or after some time."""
+"""When appended records are synced: at once, after a number of them, or after some
+time."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from support.values import append_one, append_records, config_of, fill, new_part
 
 
 def test_concurrent_durable_appends_share_syncs(tmp_path: Path) -> None:
-    """Callers that arrive while a sync goes on are served together by the next one."""
+    """Callers that arrive during a sync are served together by the next one."""
     files = FaultyFiles()
     threads, each = 8, 5
     with open_store(tmp_path, _files=files) as store:
@@ -81,7 +82,7 @@ def test_flush_messages_syncs_after_so_many_records(tmp_path: Path) -> None:
 
 
 def test_sync_beside_an_append_that_is_undone_later_counts(tmp_path: Path) -> None:
-    """Records not yet durable at the append may be durable when it is undone."""
+    """Records that are not durable at the append may be durable when it is undone."""
     files = FaultyFiles()
     syncing, go_on, is_over = threading.Event(), threading.Event(), threading.Event()
     config = logstore.TopicConfig(flush_messages=1 << 40, flush_ms=1 << 40)
@@ -133,7 +134,7 @@ def big_append(partition: logstore.Partition) -> int:
 def test_much_that_no_policy_syncs_is_synced_in_the_background(
     tmp_path: Path, magic: int, codec: str
 ) -> None:
-    """So that a roll or a deletion has little left to sync."""
+    """A roll or a deletion then has little left to sync."""
     files = FaultyFiles()
     with open_store(tmp_path, _files=files) as store:
         partition = new_partition(store, magic, codec)
@@ -143,7 +144,7 @@ def test_much_that_no_policy_syncs_is_synced_in_the_background(
         end = big_append(partition)
         files.forget()
         for _ in range(2):
-            # The next append finds that much is not synced.
+            # The next append finds that many bytes are not synced.
             append_one(partition)
             deadline = time.monotonic() + 20
             while partition.durable_offset < end and time.monotonic() < deadline:
@@ -155,7 +156,7 @@ def test_much_that_no_policy_syncs_is_synced_in_the_background(
 
 
 def test_little_that_no_policy_syncs_is_not_synced(tmp_path: Path) -> None:
-    """Nor what was synced by a caller, nor what another segment has."""
+    """Bytes that a caller has synced, and bytes of another segment, do not count."""
     files = FaultyFiles()
     with open_store(tmp_path, _files=files) as store:
         partition = new_partition(store)
@@ -175,7 +176,7 @@ def test_little_that_no_policy_syncs_is_not_synced(tmp_path: Path) -> None:
 def test_what_an_opening_found_durable_or_made_so_is_not_synced_again(
     tmp_path: Path, is_clean: bool
 ) -> None:
-    """It does not count as bytes that no policy syncs."""
+    """Such bytes do not count as bytes that no policy syncs."""
     with open_store(tmp_path, _files=FaultyFiles()) as store:
         partition = new_partition(store)
         big_append(partition)
@@ -198,7 +199,7 @@ def test_what_an_opening_found_durable_or_made_so_is_not_synced_again(
 def test_failed_sync_in_the_background_is_raised_by_the_next_append(
     tmp_path: Path,
 ) -> None:
-    """One that came early, too; nothing is acknowledged after it."""
+    """This includes an early sync; nothing is acknowledged after it."""
     files = FaultyFiles()
     with open_store(tmp_path, _files=files) as store:
         partition = new_partition(store)
@@ -249,8 +250,8 @@ def test_early_sync_that_cannot_be_planned_is_planned_by_a_later_append(
 
 
 def test_shorter_flush_ms_counts_for_what_is_appended_next(tmp_path: Path) -> None:
-    """This holds even if a sync was planned by the old settings, an hour later; records
-    appended under those are durable at once."""
+    """The old settings may have planned a sync for an hour later; records appended
+    under these are durable at once."""
     hour = 3_600_000
     with open_store(tmp_path, _files=Unsynced()) as store:
         partition = new_partition(store, flush_ms=hour)
@@ -266,7 +267,7 @@ def test_shorter_flush_ms_counts_for_what_is_appended_next(tmp_path: Path) -> No
 
 
 def test_append_without_durable_syncs_nothing(tmp_path: Path) -> None:
-    """An append is a write; syncs come by policy."""
+    """An append only writes; syncs come by policy."""
     files = FaultyFiles()
     with open_store(tmp_path, _files=files) as store:
         partition = new_partition(store)
@@ -281,8 +282,8 @@ def test_append_without_durable_syncs_nothing(tmp_path: Path) -> None:
 def test_log_that_is_cut_in_front_of_a_sync_takes_more_appends(
     tmp_path: Path, call: str
 ) -> None:
-    """By another thread, between an append and the sync that it waits for: what was cut
-    need not be synced."""
+    """Another thread cuts between an append and the sync that it waits for: removed
+    records need not be synced."""
     with open_store(tmp_path) as store:
         partition = new_partition(store)
         append_one(partition)
@@ -323,7 +324,7 @@ def test_sync_by_time_that_has_no_memory_is_tried_again(
     at: str,
     error: type[Exception],
 ) -> None:
-    """At its begin, or where it finds the partition busy and plans to come again: it is
+    """At its begin, or when it finds the partition busy and plans to come again: it is
     the only one that is planned, and would not come any more."""
     files = FaultyFiles()
     busy, failed = threading.Event(), threading.Event()
@@ -343,7 +344,7 @@ def test_sync_by_time_that_has_no_memory_is_tried_again(
         call_later(self, delay_ms, task)
 
     def before(method: str, name: str) -> None:
-        # The append goes on when the sync has met it.
+        # The append continues when the sync has met it.
         if method == "write" and name.endswith(".log") and not busy.is_set():
             busy.set()
             assert failed.wait(20)
@@ -360,8 +361,8 @@ def test_sync_by_time_that_has_no_memory_is_tried_again(
 
 
 def test_close_from_inside_the_turn_to_sync_is_refused(tmp_path: Path) -> None:
-    """By a signal handler, say: it would wait for the background thread, which may wait
-    for this turn."""
+    """A signal handler, for example, makes it: it would wait for the background thread,
+    which may wait for this turn."""
     files = FaultyFiles()
     refused: list[logstore.errors.ReentrantCallError] = []
 

@@ -1,4 +1,4 @@
-"""Background syncs after appends, when much is not durable."""
+"""Background syncs after appends, when many bytes are not durable."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from support.values import new_partition
 
 
 def test_much_that_is_not_synced_is_synced_in_the_background(tmp_path: Path) -> None:
-    """8 MiB of a segment: what earlier segments had does not count for a new one."""
+    """The limit is 8 MiB of a segment: bytes of earlier segments do not count for a new
+    one."""
     value = bytes(1_000_000)
     with open_store(tmp_path) as store:
         partition = new_partition(
@@ -38,7 +39,7 @@ def test_much_that_is_not_synced_is_synced_in_the_background(tmp_path: Path) -> 
 def test_steps_ask_for_the_sync_of_much_that_is_not_synced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Steps of C do not go on beyond 8 MiB, though the disk has room for them."""
+    """Steps of C do not continue beyond 8 MiB, though the disk has room for them."""
     planned: list[int] = []
     later: list[Callable[[], None]] = []
 

@@ -1,5 +1,5 @@
 """Batches of transactions that are appended: read as a broker's log, and with the
-transaction index that a broker would have written, whatever ends an append."""
+transaction index that a broker would have written, after any end of an append."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def indexed(tree: Tree) -> list[tuple[int, TxnEntry]]:
 
 
 def expected_index(log: Transactions, bases: list[int]) -> list[tuple[int, TxnEntry]]:
-    """Each entry beside the segment that has its marker."""
+    """Each entry, with the segment that has its marker."""
     return [
         (max(base for base in bases if base <= entry.last_offset), entry)
         for entry in log.aborted
@@ -80,7 +80,8 @@ def found_in(table: Any) -> list[tuple[int, bytes]]:
 
 
 def check_reads(partition: logstore.Partition, log: Transactions) -> None:
-    """Every way of reading gives what is committed below the first open one."""
+    """Every way of reading gives the committed records below the first open
+    transaction."""
     wanted = [(offset, log.values[offset]) for offset in log.readable]
     for start in (0, log.end // 2):
         rest = [one for one in wanted if one[0] >= start]
@@ -101,7 +102,7 @@ def check_reads(partition: logstore.Partition, log: Transactions) -> None:
 def test_appended_transactions_are_read_and_indexed_as_a_broker_would(
     tmp_path: Path, seed: int
 ) -> None:
-    """In the process that appends, in another, and after each opening."""
+    """The reads are in the process that appends, in another, and after each opening."""
     log = Transactions(random.Random(seed))
     with logstore.open(tmp_path) as store:
         partition = created(store)
@@ -127,7 +128,8 @@ def test_appended_transactions_are_read_and_indexed_as_a_broker_would(
 def test_one_call_may_have_whole_transactions_of_several_segments(
     tmp_path: Path,
 ) -> None:
-    """Each entry is beside its marker, as if the batches had come one by one."""
+    """Each entry is in the index of its marker's segment, as if the batches had come
+    one by one."""
     log = Transactions(random.Random(7))
     data = b"".join(log.next_batch() for _ in range(60))
     with logstore.open(tmp_path) as store:
@@ -140,8 +142,9 @@ def test_one_call_may_have_whole_transactions_of_several_segments(
 
 
 def test_snapshots_have_the_open_transactions(tmp_path: Path) -> None:
-    """At each roll, and at the close: a broker that continues from there holds readers
-    back where we do. It is so, too, if the sequences are not checked."""
+    """Snapshots are written at each roll, and at the close: a broker that continues
+    from there holds readers back at the same offset. This holds for unchecked
+    sequences, too."""
     log = Transactions(random.Random(3))
     first: dict[int, dict[int, int]] = {}
     with logstore.open(tmp_path) as store:
@@ -227,8 +230,8 @@ def test_transaction_of_long_ago_is_indexed_whatever_forgets_its_producer(
 
 @pytest.mark.parametrize("is_rolled", [False, True])
 def test_snapshot_has_the_transaction_that_a_kill_left_open(*, is_rolled: bool) -> None:
-    """This holds even if nothing after the opening needs the producers: without a
-    snapshot, a broker that finds a clean stop sees no open transaction."""
+    """The opening may not need the producers: without a snapshot, a broker that finds a
+    clean stop sees no open transaction."""
     disk = MemoryDisk()
     store = open_quietly(disk)
     data = batch(0, [(b"k", b"open")], 5, control=False, sequence=0)
@@ -322,7 +325,7 @@ REFUSED: dict[str, tuple[bytes, type[Exception], str]] = {
 def test_what_is_no_part_of_a_transaction_is_refused_by_name(
     tmp_path: Path, what: str
 ) -> None:
-    """Nothing is written, also not the batches before it."""
+    """Nothing is written, not even the batches before it."""
     data, error, text = REFUSED[what]
     good = batch(0, [(b"", b"")], 5, control=False, sequence=0)
     with logstore.open(tmp_path) as store:
@@ -349,7 +352,7 @@ def test_transactions_are_refused_unless_they_are_asked_for(tmp_path: Path) -> N
 def test_stale_markers_and_batches_outside_of_a_transaction_are_refused(
     tmp_path: Path,
 ) -> None:
-    """By the rules of a broker: the epochs of producers and coordinators only rise."""
+    """The rules are a broker's: the epochs of producers and coordinators only rise."""
     now = {"timestamp_ms": time.time_ns() // 1_000_000}
     with logstore.open(tmp_path) as store:
         partition = created(store)
@@ -378,7 +381,7 @@ def test_stale_markers_and_batches_outside_of_a_transaction_are_refused(
 
 
 def test_times_of_the_append_are_those_of_the_producers_state(tmp_path: Path) -> None:
-    """In a topic with LogAppendTime the batches get another time, and stay markers."""
+    """Batches in a topic with LogAppendTime get another time, and stay markers."""
     log = Transactions(random.Random(2))
     with logstore.open(tmp_path) as store:
         partition = created(store, message_timestamp_type="LogAppendTime")
@@ -446,7 +449,7 @@ def test_damaged_index_takes_no_entry_until_it_is_built_again(
 def test_entry_that_cannot_be_written_leaves_neither_index_nor_record(
     tmp_path: Path, method: str, nth: int
 ) -> None:
-    """A call is all or nothing: what it had written of the index goes again."""
+    """A call is all or nothing: its index entries are removed again."""
     log = Transactions(random.Random(4))
     files = FaultyFiles()
     with open_store(tmp_path, _files=files) as store:
@@ -471,8 +474,8 @@ def test_entry_that_cannot_be_written_leaves_neither_index_nor_record(
 
 
 def test_power_cut_leaves_an_index_that_agrees_with_the_log() -> None:
-    """At each call of an append, whatever reached the disk: the next opening has all
-    aborts of the log in the index, and no others."""
+    """The cut comes at each call of an append, with any writes on the disk: the next
+    opening has all aborts of the log in the index, and no others."""
     log = Transactions(random.Random(11))
     disk = MemoryDisk()
     ends: list[tuple[int, list[TxnEntry]]] = [(0, [])]

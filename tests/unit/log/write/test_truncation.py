@@ -29,7 +29,8 @@ COUNT = 50
 def test_damage_in_what_stays_is_named_and_nothing_is_cut(
     tmp_path: Path, pos: int, wrong: bytes, kind: type[Exception], reason: str
 ) -> None:
-    """By the position of the batch and the first offset that was not read."""
+    """The error has the position of the batch and the first offset that was not
+    read."""
     with logstore.open(tmp_path) as store:
         partition = store.create_topic("t")[0]
         for number in range(COUNT):
@@ -50,8 +51,8 @@ def test_damage_in_what_stays_is_named_and_nothing_is_cut(
 
 
 def test_segment_is_read_in_several_buffers(tmp_path: Path) -> None:
-    """A batch that is larger than one of them is no reason to stop; the indexes are
-    those of a log that was written up to there."""
+    """A batch that is larger than one of them is no reason to stop; the indexes equal
+    the ones of a log that was written up to there."""
     config = logstore.TopicConfig(max_message_bytes=4 << 20)
     sizes = [100_000] * 15 + [3 << 20] + [100_000] * 15
     indexes = []
@@ -73,7 +74,7 @@ def test_segment_is_read_in_several_buffers(tmp_path: Path) -> None:
 def test_truncation_that_is_interrupted_while_it_fails_takes_no_appends(
     tmp_path: Path, end: int
 ) -> None:
-    """They would be acknowledged, and hidden: readers stop at the cut."""
+    """Appends would be acknowledged, and hidden: readers stop at the cut."""
     with logstore.open(tmp_path) as store:
         partition = store.create_topic("t")[0]
         for number in range(5):
@@ -99,7 +100,8 @@ def test_truncation_that_is_interrupted_while_it_fails_takes_no_appends(
 
 @pytest.mark.parametrize("call", ["state", "directory", "cut"])
 def test_flush_promises_nothing_that_a_truncation_may_still_cut(call: str) -> None:
-    """Its state was written, and it failed: the next opening may end it."""
+    """The state of the truncation was written, and the truncation failed: the next
+    opening may finish it."""
     disk = MemoryDisk()
     with open_quietly(disk) as store:
         partition = store.create_topic("t")[0]

@@ -13,7 +13,7 @@ def test_clock_that_goes_back_changes_no_offset_and_deletes_nothing(
     tmp_path: Path,
 ) -> None:
     """Offsets rise, records stay readable, and ages are never negative enough to make
-    retention delete what is new; a clock far ahead costs a roll, not a record."""
+    retention delete new records; a clock far ahead costs a roll, not a record."""
     clock = FixedClock(2_000_000_000_000)
     with open_store(tmp_path, _files=clock) as store:
         config = logstore.TopicConfig(retention_ms=1000, segment_bytes=400)

@@ -1,4 +1,4 @@
-"""Closing a log: again after an interrupt, and what it raises then."""
+"""Closing a log: again after an interrupt, and the error that it raises then."""
 
 from __future__ import annotations
 
@@ -30,11 +30,12 @@ def writer_of(partition: logstore.Partition) -> PartitionWriter:
 def test_close_that_is_interrupted_anywhere_and_made_again_loses_nothing(
     tmp_path: Path, magic: int
 ) -> None:
-    """This holds even if an append was undone before, which gives the writer another
-    state: a repeated close begins with the writer's current state."""
+    """An append may have been undone before, which gives the writer another state: a
+    repeated close begins with the writer's current state."""
 
     def closed_at(place: int) -> int:
-        """Interrupted at a place; how many there are, if that is behind all."""
+        """Interrupt the close at a place; return how many there are, if `place` is past
+        all."""
         path, files = tmp_path / str(place), FaultyFiles()
         store = open_store(path, _files=files)
         partition = new_partition(store, magic)
@@ -62,7 +63,7 @@ def test_close_that_is_interrupted_anywhere_and_made_again_loses_nothing(
 
     places = closed_at(_BEHIND_ALL)
     assert places > 100
-    # Where the writer is given up, each one.
+    # Each place at which the writer is given up.
     for place in (*range(1, places - 60, 12), *range(places - 60, places)):
         closed_at(place)
 
@@ -70,7 +71,7 @@ def test_close_that_is_interrupted_anywhere_and_made_again_loses_nothing(
 def test_failure_of_close_that_an_interrupt_has_hidden_is_raised_by_the_next_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And the store is not marked as cleanly closed: its logs are examined again."""
+    """The store is not marked as cleanly closed: its logs are examined again."""
     files = FaultyFiles()
     store = open_store(tmp_path, _files=files)
     partition = new_partition(store)

@@ -1,5 +1,5 @@
-"""An append is in, or it has raised, never both: without memory, in a deep stack,
-inside of another call."""
+"""An append is in the log, or it has raised, never both: without memory, in a deep
+stack, inside another call."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ from support.values import (
 def test_append_whose_sync_cannot_be_planned_writes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever is to fail does so before the record is in: an error after that would
-    have it appended twice by who tries again. The next append plans its sync anew."""
+    """Whatever can fail does so before the record is in: after that, a caller that
+    tries again would append it twice. The next append plans its sync again."""
 
     def refuse(self: Scheduler, delay_ms: int, task: object) -> None:
         raise error
@@ -65,7 +65,7 @@ def test_append_whose_sync_cannot_be_planned_writes_nothing(
 
 
 def raises_in_deep_stack(call: Callable[[], object], spare: int) -> bool:
-    """Whether a call finds too little room where the stack takes so many calls more."""
+    """Whether a call finds too little room with `spare` more calls on the stack."""
     depth = 0
     frame: FrameType | None = sys._getframe()
     while frame is not None:
@@ -83,7 +83,7 @@ def raises_in_deep_stack(call: Callable[[], object], spare: int) -> bool:
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
 def test_deep_stack_is_not_taken_for_damage(tmp_path: Path, codec: str) -> None:
-    """Neither in a batch nor in a state file."""
+    """This holds for a batch and for a state file."""
     config = logstore.TopicConfig(message_format=2, compression_type=codec)
     with open_store(tmp_path, _files=Unsynced()) as store:
         partition = store.create_topic("orders", 1, config)[0]
@@ -114,8 +114,8 @@ DEEP: dict[str, Callable[[logstore.Partition], object]] = {
 def test_append_in_a_deep_stack_is_in_or_has_raised(
     tmp_path: Path, call: str, flush_messages: int, magic: int
 ) -> None:
-    """Never both, whichever of its calls finds no room, that of a sync as well; and it
-    is synced in time."""
+    """The two never come together, whichever of its calls finds no room, even a call of
+    a sync; and the record is synced in time."""
     outcomes = set()
     settings: Any = {"flush_messages": flush_messages, "segment_bytes": 1000}
     # With index entries of each record, a sync goes deepest after its end.
@@ -123,7 +123,7 @@ def test_append_in_a_deep_stack_is_in_or_has_raised(
     with open_store(tmp_path, _files=Unsynced()) as store:
         topic = store.create_topic("orders", 45, config)
         for spare, partition in enumerate(topic.partitions, 3):
-            # So that all is there but the plan of a sync.
+            # All objects but the plan of a sync exist after this.
             append_one(partition)
             assert is_durable_in_time(partition)
             deep = functools.partial(DEEP[call], partition)
@@ -142,7 +142,7 @@ def no_memory(*arguments: object, **options: object) -> None:
 
 
 class Short(Unsynced):
-    """Its syncs may have no memory."""
+    """Calls of the system, whose sync may have no memory."""
 
     is_short = False
 
@@ -154,8 +154,9 @@ class Short(Unsynced):
 def test_append_that_is_in_does_not_raise_where_its_sync_has_no_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is left to the next one, or to the thread that syncs in time; only who asked
-    for a sync, and has none, is told. Behind a sync there is nothing to tell."""
+    """The sync is left to the next one, or to the thread that syncs in time; only a
+    caller that asked for a sync, and got none, gets an error. After a sync there is no
+    error."""
     files = Short()
     with open_store(tmp_path, _files=files) as store:
         partition = new_partition(store, flush_messages=2)
@@ -180,8 +181,8 @@ def test_append_inside_of_a_call_of_another_store_is_refused_before_it_is_in(
     tmp_path: Path,
 ) -> None:
     """Its sync could be: another thread may have the lock that it needs, and this one
-    must not wait for that while it holds others. Told after the append, the caller
-    would append again."""
+    must not wait for that while it holds others. If the error came after the append,
+    the caller would append again."""
     held = native.Mutex(5, "a lock of another store", new_group())
     config = logstore.TopicConfig(flush_messages=1)
     with logstore.open(tmp_path) as store:
@@ -203,7 +204,7 @@ def test_append_inside_of_a_call_of_another_store_is_refused_before_it_is_in(
             ):
                 partition.append(b"x", durable=True)
             assert partition.end_offset == 0
-            # This one is due to be synced, which is left to the store's thread.
+            # This append is due to be synced, which is left to the store's thread.
             assert partition.append(b"y") == 0
         thread.join()
         partition.flush()

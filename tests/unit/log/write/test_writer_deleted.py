@@ -41,7 +41,7 @@ def test_deleted_topic_takes_nothing_more(tmp_path: Path, use: str) -> None:
 def test_partition_of_a_deleted_topic_does_not_write_into_its_successor(
     tmp_path: Path, use: str
 ) -> None:
-    """A topic created anew under the name is another one."""
+    """A topic that is created again under the name is another one."""
     with logstore.open(tmp_path) as store:
         old = new_partition(store)
         topic = store.topic("orders")

@@ -34,7 +34,7 @@ from support.values import (
 def append_until_it_fails(
     partition: logstore.Partition, call: Callable[[logstore.Partition], object]
 ) -> logstore.LogStoreError | None:
-    """Append a few times; the error of the first that fails."""
+    """Append a few times; return the error of the first failure."""
     for _ in range(25):
         before = partition.end_offset
         try:
@@ -70,7 +70,7 @@ def test_failed_call_leaves_the_log_as_it_was(
     kind: type[logstore.StorageError],
 ) -> None:
     """After a failure the log reads as before, here and in another reader, and takes
-    appends again once the cause is gone; a later opening finds nothing to mend."""
+    appends again once the cause is gone; a later opening finds nothing to repair."""
     files = FaultyFiles()
     store = open_store(tmp_path, _files=files)
     partition = new_partition(store, magic, segment_bytes=600)
@@ -103,7 +103,7 @@ def test_failed_call_leaves_the_log_as_it_was(
 def test_short_write_that_fails_is_undone(
     tmp_path: Path, magic: int, call: str, short: int
 ) -> None:
-    """Half a record that got into the file is cut again before anything else."""
+    """A half-written record is cut off before anything else."""
     files = FaultyFiles()
     with open_store(tmp_path, _files=files) as store:
         partition = new_partition(store, magic)
@@ -123,7 +123,7 @@ def test_short_write_that_fails_is_undone(
 def test_failed_write_that_cannot_be_undone_ends_the_partition(
     tmp_path: Path, magic: int, call: str
 ) -> None:
-    """When the cut fails, too, nothing more is appended; a new opening recovers."""
+    """If the cut fails, too, nothing more is appended; a new opening recovers."""
     files = FaultyFiles()
     store = open_store(tmp_path, _files=files)
     partition = new_partition(store, magic)
@@ -150,8 +150,8 @@ def test_failed_write_that_cannot_be_undone_ends_the_partition(
 def test_failed_sync_ends_the_partition_for_writing(
     tmp_path: Path, magic: int, how: str
 ) -> None:
-    """A sync that fails once is never tried again: now and later SyncFailedError,
-    while reading goes on and other partitions are not concerned."""
+    """A sync that fails once is never tried again: now and later SyncFailedError, while
+    reading continues and other partitions are not concerned."""
     files = FaultyFiles()
     store = open_store(tmp_path, _files=files)
     topic = store.create_topic(
@@ -194,7 +194,7 @@ def test_failed_sync_ends_the_partition_for_writing(
     files.forget()
     with open_store(tmp_path, _files=files) as store:
         store.recover()
-        # What lies past the durable point is written again, not only synced again.
+        # Bytes past the durable point are written again, not only synced again.
         assert files.count("write", ".log") >= 1
         assert files.count("sync", ".log") >= 1
         partition = store.topic("orders")[0]
@@ -208,7 +208,7 @@ def test_failed_sync_ends_the_partition_for_writing(
 def test_failed_sync_of_the_background_thread_is_raised_by_the_next_append(
     tmp_path: Path,
 ) -> None:
-    """Nobody waits for the timed flush; the next caller hears of its failure."""
+    """No caller waits for the timed flush; the next one gets its error."""
     files = FaultyFiles()
     with open_store(tmp_path, _files=files) as store:
         partition = new_partition(store, flush_ms=1)
@@ -225,8 +225,8 @@ def test_failed_sync_of_the_background_thread_is_raised_by_the_next_append(
 
 
 def test_close_whose_sync_fails_raises_and_is_not_clean(tmp_path: Path) -> None:
-    """A store that could not be made durable says so, lets go of its lock, and is not
-    taken for cleanly closed."""
+    """A store that could not be made durable raises an error, releases its lock, and is
+    not taken for cleanly closed."""
     files = FaultyFiles()
     store = open_store(tmp_path, _files=files)
     partition = new_partition(store)
@@ -244,8 +244,8 @@ def test_close_whose_sync_fails_raises_and_is_not_clean(tmp_path: Path) -> None:
 
 
 def test_roll_that_fails_halfway_does_not_count_as_synced(tmp_path: Path) -> None:
-    """Offsets taken back after a failed roll are synced like any others when they are
-    given out again: a durable append never returns without its sync."""
+    """Offsets that are reused after a failed roll are synced like any others: a durable
+    append never returns without its sync."""
     files = FaultyFiles()
     with open_store(tmp_path, _files=files) as store:
         partition = new_partition(store, segment_bytes=400)
@@ -264,7 +264,8 @@ def test_roll_that_fails_halfway_does_not_count_as_synced(tmp_path: Path) -> Non
 def test_failure_on_an_index_or_the_durable_point_costs_no_record(
     tmp_path: Path, method: str, name: str
 ) -> None:
-    """Indexes and the durable point can be made again: appends continue without."""
+    """Indexes and the durable point can be written again: appends continue without
+    them."""
     files = FaultyFiles()
     store = open_store(
         tmp_path, _files=files, config=logstore.StoreConfig(flush_checkpoint_ms=0)
@@ -285,7 +286,7 @@ def test_failure_on_an_index_or_the_durable_point_costs_no_record(
 
 
 def test_close_whose_index_cannot_be_written_loses_nothing(tmp_path: Path) -> None:
-    """The next opening makes the index anew."""
+    """The next opening builds the index again."""
     files = FaultyFiles()
     store = open_store(tmp_path, _files=files)
     partition = new_partition(store, index_interval_bytes=100)
@@ -300,7 +301,8 @@ def test_close_whose_index_cannot_be_written_loses_nothing(tmp_path: Path) -> No
 
 
 def test_begin_writing_that_fails_writes_nothing(tmp_path: Path) -> None:
-    """Before the first change the mark of a clean stop has to go, or nothing does."""
+    """Before the first change the mark of a clean stop must be removed, or nothing
+    changes."""
     directory = tmp_path / "orders-0"
     with logstore.open(tmp_path) as store:
         fill(new_partition(store), 5)
@@ -339,8 +341,9 @@ def test_clean_mark_is_gone_before_the_first_append_is_written(tmp_path: Path) -
 def test_append_that_failed_after_a_reader_has_seen_it_is_recorded_as_cut(
     tmp_path: Path, magic: int, error: int
 ) -> None:
-    """Before other records of the same size take their offsets: nothing else shows a
-    reader in another process that they are others. The disk may have had no room."""
+    """The record of the cut comes before other records of the same size take their
+    offsets: nothing else shows a reader in another process that they differ. The disk
+    may have had no room."""
     files = FaultyFiles()
     with open_store(tmp_path, _files=files) as store:
         partition = new_partition(store, magic)
@@ -379,7 +382,7 @@ def test_append_that_failed_after_a_reader_has_seen_it_is_recorded_as_cut(
 def test_cut_of_a_failed_append_is_recorded_before_a_byte_is_removed(
     tmp_path: Path, magic: int, count: int
 ) -> None:
-    """A reader that looks in between would take the lower end for a cut of its own, to
+    """A reader that looks in between would take the lower end for a separate cut, to
     the last end that it happens to have seen. A writer that is killed there has
     appended nothing: an opening removes the rest."""
     files, path, copy = FaultyFiles(), tmp_path / "data", tmp_path / "copy"

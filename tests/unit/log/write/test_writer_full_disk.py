@@ -1,4 +1,4 @@
-"""Room for what is written: a full disk refuses an append, and nothing else."""
+"""Room for written bytes: a full disk refuses an append, and nothing else."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from support.values import (
 def test_full_disk_refuses_an_append_before_a_byte_is_written(
     tmp_path: Path, magic: int, codec: str
 ) -> None:
-    """DiskFullError, the file as it was; reading continues; appending does when there
-    is room again, without a gap in the offsets."""
+    """DiskFullError, and the file is unchanged; reading continues; appending does when
+    there is room again, without a gap in the offsets."""
     files = FullDisk()
     with open_store(tmp_path, _files=files) as store:
         partition = new_partition(store, magic, codec, segment_bytes=4000)
@@ -72,7 +72,7 @@ def test_full_disk_does_not_prevent_opening_and_reading(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("reopened", [False, True])
 def test_full_disk_does_not_stop_retention(tmp_path: Path, reopened: bool) -> None:
-    """Deleting segments needs no space; it gives some."""
+    """Deleting segments needs no space; it frees some."""
     files = FullDisk()
     store = open_store(tmp_path, _files=files)
     partition = new_partition(
@@ -101,7 +101,7 @@ def test_full_disk_does_not_stop_retention(tmp_path: Path, reopened: bool) -> No
 
 
 def test_full_disk_does_not_stop_deletion_of_a_topic(tmp_path: Path) -> None:
-    """The same for a whole topic."""
+    """A whole topic can be deleted, too."""
     files = FullDisk()
     with open_store(tmp_path, _files=files) as store:
         fill(new_partition(store, file_delete_delay_ms=0), 60)
@@ -114,7 +114,8 @@ def test_full_disk_does_not_stop_deletion_of_a_topic(tmp_path: Path) -> None:
 
 
 def test_min_free_bytes_keeps_a_reserve(tmp_path: Path) -> None:
-    """An append that would leave less than the reserve is refused with its name."""
+    """An append that would leave less than the reserve is refused, and the error names
+    the reserve."""
     config = logstore.StoreConfig(min_free_bytes=1 << 62)
     with logstore.open(tmp_path, config=config) as store:
         partition = new_partition(store)
@@ -136,7 +137,7 @@ class NoReserve(FaultyFiles):
 def test_file_system_without_reserve_gets_the_same_log(
     tmp_path: Path, magic: int
 ) -> None:
-    """Appends continue without, and one that fails in its write is undone."""
+    """Appends continue without a reserve, and one whose write fails is undone."""
     files = NoReserve()
     with open_store(tmp_path, _files=files) as store:
         partition = new_partition(store, magic, segment_bytes=700)
@@ -155,7 +156,7 @@ NO_DELAY = {"segment_bytes": 500, "file_delete_delay_ms": 0, "retention_ms": -1}
 
 
 def no_longer_names(files: FaultyFiles) -> None:
-    """A directory without room for a longer name than a file has."""
+    """Let the directory have no room for a longer name than a file has."""
     for suffix in SEGMENT_SUFFIXES:
         files.fail("rename", errno.ENOSPC, name=suffix)
 
@@ -163,7 +164,7 @@ def no_longer_names(files: FaultyFiles) -> None:
 def test_deletion_without_room_for_longer_names_removes_the_files(
     tmp_path: Path,
 ) -> None:
-    """Where a full disk has no room for `.deleted`, files are removed at once."""
+    """If a full disk has no room for `.deleted`, files are removed at once."""
     files = FullDisk()
     with open_store(tmp_path, _files=files) as store:
         partition = new_partition(store, **NO_DELAY)
@@ -208,7 +209,7 @@ def test_truncation_on_a_full_disk_frees_space(
 def test_truncation_needs_no_room_for_index_files(
     tmp_path: Path, start: int, missing: tuple[str, ...]
 ) -> None:
-    """A segment that was rolled on a full disk may have none, and a really full file
+    """A segment that was rolled on a full disk may lack them, and a really full file
     system creates no file. The next opening builds them."""
     files = FullDisk()
     with open_store(tmp_path / "live", _files=files) as store:
@@ -245,7 +246,7 @@ def test_truncation_needs_no_room_for_index_files(
 def test_truncation_that_cannot_be_written_down_changes_nothing(
     tmp_path: Path,
 ) -> None:
-    """DiskFullError; appends go on when there is room again."""
+    """DiskFullError; appends continue when there is room again."""
     files = FullDisk()
     with open_store(tmp_path, _files=files) as store:
         partition = new_partition(store, **NO_DELAY)
@@ -266,8 +267,7 @@ def test_truncation_that_cannot_be_written_down_changes_nothing(
 
 
 def test_truncation_that_was_refused_is_recorded_by_close(tmp_path: Path) -> None:
-    """This holds even if nothing is appended after it: the state file records the end
-    of the log."""
+    """No append need follow: the state file records the end of the log."""
     files = FullDisk()
     with open_store(tmp_path, _files=files) as store:
         partition = new_partition(store, **NO_DELAY)
@@ -289,7 +289,7 @@ def test_truncation_that_may_be_written_down_ends_the_partition(
     tmp_path: Path, refused: str, error: int
 ) -> None:
     """The state file has its new bytes, and the sync of them is refused, or that of the
-    directory: nobody knows what the next opening finds, so nothing is appended."""
+    directory: it is unknown what the next opening finds, so nothing is appended."""
     files = FaultyFiles()
     store = open_store(tmp_path, _files=files)
     partition = new_partition(store, **NO_DELAY)
@@ -314,8 +314,9 @@ def test_truncation_that_may_be_written_down_ends_the_partition(
 
 
 def test_deletion_inside_a_segment_makes_room_on_a_full_disk(tmp_path: Path) -> None:
-    """The new start is written in place. Without room for that, the segments that lie
-    wholly below it go nevertheless, and the call says that the disk is full."""
+    """The new start is written in place. Without room for that, the segments that are
+    wholly below it are removed nevertheless, and the call reports that the disk is
+    full."""
     files = FullDisk()
     with open_store(tmp_path, _files=files) as store:
         partition = new_partition(store, **NO_DELAY)
@@ -358,7 +359,7 @@ def test_interrupted_deletion_is_finished_where_names_do_not_fit(
 
 
 class FileLimit(FaultyFiles):
-    """A process that may write files of so many bytes, on a disk with room."""
+    """A process that may write files of at most 4096 bytes, on a disk with room."""
 
     def resource_limits(self) -> tuple[int | None, int | None]:
         return None, 4096
@@ -366,7 +367,7 @@ class FileLimit(FaultyFiles):
 
 @pytest.mark.parametrize("error", [errno.EFBIG, errno.EDQUOT, errno.ENOSPC])
 def test_error_names_what_there_is_no_room_in(tmp_path: Path, error: int) -> None:
-    """A limit of the process for a file, a quota, or the file system."""
+    """The limit is one of the process for a file, a quota, or the file system."""
     full = FullDisk()
     kinds = {errno.EFBIG: FileLimit(), errno.ENOSPC: full}
     files = kinds.get(error, FaultyFiles())

@@ -1,4 +1,4 @@
-"""A log without a state file is another program's: nothing is appended to one."""
+"""A log without a state file belongs to another program: nothing is appended to it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_first_append_needs_the_state_file(
 def test_state_file_that_a_deletion_removed_is_there_before_an_append(
     tmp_path: Path, call: str
 ) -> None:
-    """A deletion removes it where a full disk has no room for the new one."""
+    """A deletion removes it if a full disk has no room for the new one."""
     files = FullDisk()
     with open_store(tmp_path, _files=files) as store:
         partition = new_partition(
