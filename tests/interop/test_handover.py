@@ -249,7 +249,8 @@ def test_directory_of_a_running_owner_is_refused(seeded: Seeded) -> None:
 
 
 def test_directory_without_properties_is_refused_or_gets_some(seeded: Seeded) -> None:
-    """With ZooKeeper the broker makes them; with KRaft the operator formats."""
+    """The broker makes them with ZooKeeper; the operator formats the directory with
+    KRaft."""
     (seeded.fresh() / "meta.properties").unlink()
     said = effects(seeded.check(), "meta-properties")
     assert said == ({"changes"} if seeded.has_zookeeper else {"refuses"})

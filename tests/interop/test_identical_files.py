@@ -1,4 +1,4 @@
-"""The logs and indexes of logstore equal those of a real broker, byte for byte.
+"""The logs and indexes of logstore and of a real broker are equal, byte for byte.
 
 Random sequences of appends go to a store, and its batches, each in a separate request,
 to a broker with the same topics: then offsets, times, sizes and boundaries of all

@@ -1,4 +1,4 @@
-"""The tables of Kafka's messages: each can be read, and reads what has its form."""
+"""The tables of Kafka's messages: each can be read, and reads a message of its form."""
 
 from __future__ import annotations
 

@@ -39,7 +39,8 @@ from support.damage import flip_bit, logs_in
     ],
 )
 def test_text_does_nothing_to_a_terminal(data: bytes, shown: str) -> None:
-    """Control characters, bytes that are not UTF-8, and what turns text around."""
+    """Control characters, bytes that are not UTF-8, and characters that reverse
+    text."""
     assert quoted(data) == shown
     assert escape(shown).isprintable()
 
@@ -66,7 +67,7 @@ def test_sizes_are_for_people(size: int, text: str) -> None:
     ],
 )
 def test_counts_have_plurals(number: int, word: str, text: str) -> None:
-    """And groups of digits."""
+    """The digits are grouped."""
     assert counted(number, word) == text
 
 
@@ -93,7 +94,7 @@ def test_numbers_have_the_same_groups_everywhere(
 
 
 def test_messages_repeat_what_was_typed() -> None:
-    """A backslash stays one; what a terminal obeys is escaped."""
+    """A backslash stays one; control characters are escaped."""
     screen = io.StringIO()
     Printer(io.StringIO(), screen).warn("a\\b \x1b[2J\n")
     assert screen.getvalue() == "logstore-dump: a\\b \\x1b[2J\\n\n"
@@ -107,7 +108,7 @@ def test_ranges_of_offsets_are_closed() -> None:
 def test_paths_below_the_working_directory_are_relative(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Others stay as they are; so does what only looks like one."""
+    """Other paths stay unchanged, also with the same beginning."""
     monkeypatch.chdir(tmp_path)
     text = f"{tmp_path}/data/a.log is bad; {tmp_path}; /x{tmp_path}/b; {tmp_path}-c/d"
     expected = f"data/a.log is bad; .; /x{tmp_path}/b; {tmp_path}-c/d"
@@ -124,7 +125,7 @@ def test_paths_below_the_working_directory_are_relative(
     ],
 )
 def test_times_are_in_utc(milliseconds: int, text: str) -> None:
-    """None is a dash; what no calendar has is a number."""
+    """None is a dash; a time outside of the calendar is a number."""
     assert time_text(milliseconds) == text
 
 
@@ -147,7 +148,7 @@ def test_progress_is_shown_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -
 def test_progress_is_not_shown_for_what_is_quick(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Nor on a dumb terminal, however long it takes."""
+    """Nor is it shown on a dumb terminal, at any duration."""
     monkeypatch.setenv("TERM", "xterm")
     screen = Terminal()
     with Progress("working", screen) as progress:
@@ -170,7 +171,7 @@ def test_progress_has_no_colour_with_no_color(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_what_an_encoding_lacks_is_escaped() -> None:
-    """Standard output in ASCII; JSON is UTF-8 all the same."""
+    """Standard output in ASCII; JSON stays UTF-8."""
     raw = io.BytesIO()
     printer = Printer(io.TextIOWrapper(raw, encoding="ascii"), io.StringIO())
     printer.line("Zürich")
@@ -197,7 +198,7 @@ def test_problems_are_red_on_a_terminal(
 
 
 def test_a_table_in_a_pipe_is_not_cut(run: Any, tmp_path: Path) -> None:
-    """However long a name is, a line has all of it."""
+    """A line has the whole of a long name."""
     name = "a" * 200
     with logstore.open(tmp_path) as store:
         store.create_topic(name, partitions=2)
