@@ -23,7 +23,7 @@ partition = verifying.partition
 def test_a_bad_producer_snapshot_is_a_problem_after_a_clean_stop(
     tmp_path: Path,
 ) -> None:
-    """And a note after a crash, which may leave a part of one."""
+    """It is a note after a crash, which may leave a part of one."""
     path = golden_with(".snapshot", tmp_path)
     cut(path, path.stat().st_size - 1)
     assert kinds(logstore.verify(tmp_path / "store")) == ["producer-snapshot"]
@@ -75,8 +75,7 @@ def test_damage_to_logstore_s_own_files_is_a_problem(
 def test_damage_to_what_is_remembered_of_publishers_is_a_problem(
     partition: Path, name: str
 ) -> None:
-    """In the store, and by itself; also a file whose fields are not those of its
-    kind."""
+    """In the store, and by itself; a file with fields of another kind is one, too."""
     store = partition.parent
     with logstore.open(store) as opened:
         with opened.stage("spark", 1) as stage:
