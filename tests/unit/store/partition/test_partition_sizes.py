@@ -175,7 +175,7 @@ def test_append_many_across_segments_is_one_range(
 
 @every_magic
 def test_batch_larger_than_a_segment_gets_its_own(tmp_path: Path, magic: int) -> None:
-    """A record beyond segment_bytes is not refused as long as it is a legal message."""
+    """A record beyond segment_bytes is accepted if it is a legal message."""
     with logstore.open(tmp_path) as store:
         partition = new_partition(store, magic, segment_bytes=100)
         values = [b"a", bytes(5000), b"b"]
