@@ -87,7 +87,8 @@ def test_reference_is_generated(site: Path) -> None:
 
 
 def test_no_page_fetches_from_another_host(site: Path) -> None:
-    """Neither a script nor a style, a font or a picture; nor do the style sheets."""
+    """Scripts, styles, fonts and pictures are local; style sheets refer to local
+    files."""
     pages = list(site.rglob("*.html"))
     for page in pages:
         found = fetches(page.read_text(encoding="utf-8"))

@@ -244,7 +244,7 @@ def test_reading_transactions_from_any_offset_needs_no_index(
 def test_offsets_outside_the_log_raise(
     stores: OpenStores, golden: GoldenPartition
 ) -> None:
-    """Below the start (even if the file still has records) and past the end."""
+    """Offsets below the start (even if the file still has records) and past the end."""
     partition = stores.partition(golden)
     for offset in (golden.start_offset - 1, golden.end_offset + 1):
         with pytest.raises(logstore.OffsetOutOfRangeError) as caught:

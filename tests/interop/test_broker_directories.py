@@ -217,7 +217,7 @@ def recovered(broker: KafkaBroker) -> list[str]:
 
 
 def is_clean(broker: KafkaBroker) -> bool:
-    """Whether the broker has started on logs that it takes for flushed."""
+    """Whether the broker has started on logs that it considers flushed."""
     said = [text for _, _, text in broker.messages() if "clean shutdown file" in text]
     (found,) = said
     assert recovered(broker) == [] or found.startswith(("Attempting", "Recovering"))

@@ -329,7 +329,8 @@ def test_a_changed_byte_is_found(run: Run, compared: list[Compared]) -> None:
 
 
 def changed(data: bytes) -> bytes:
-    """Not the last byte: a time index may differ there by another record of a batch."""
+    """Change a byte other than the last one: a time index may differ there by another
+    record of a batch."""
     return data[:-5] + bytes([data[-5] ^ 1]) + data[-4:]
 
 

@@ -98,7 +98,7 @@ def test_mount_that_is_only_unusual_is_no_problem(
 
 
 def test_network_file_system_is_a_problem_and_memory_a_note(store: Path) -> None:
-    """By the number of the file system."""
+    """The kind is recognised by the number of the file system."""
     assert levels(store, Faked(kind="nfs4", number=0x6969))["file-system"] == "problem"
     assert levels(store, Faked(number=0x01021994))["file-system"] == "note"
     assert levels(store, Faked(number=0x1234))["file-system"] == "ok"

@@ -328,7 +328,8 @@ LYING_STATES: dict[str, Callable[[dict[str, Any]], None]] = {
 def test_state_that_lies_ends_in_named_errors_or_right_records(
     store: Path, change: Callable[[dict[str, Any]], None]
 ) -> None:
-    """In range, but wrong: no crash, no invented record, no bare exception."""
+    """The values are in range, but wrong: no crash, no invented record, no bare
+    exception."""
     path = store / "orders-0" / ".logstore-state"
     state = value_of(path)
     change(state)
@@ -597,7 +598,7 @@ def test_nothing_is_written_that_its_own_reader_refuses(
 def test_no_checkpoint_is_written_that_cannot_be_read(
     tmp_path: Path, offsets: dict[tuple[str, int], int]
 ) -> None:
-    """Neither offsets nor epochs outside of their bounds, nor an invalid name."""
+    """Offsets and epochs out of range, and invalid names, are refused."""
     root = Directory.open_root(Files(), str(tmp_path))
     with pytest.raises(logstore.ConfigError, match="not written"):
         checkpoints.write_offsets(root, layout.RECOVERY_CHECKPOINT, offsets)

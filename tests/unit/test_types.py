@@ -22,7 +22,7 @@ MOVED = sorted(logstore._MOVED)
 
 
 def test_root_is_learned_in_a_day() -> None:
-    """At most 60 names including reserved ones, and no others."""
+    """There are at most 60 names including reserved ones, and no others."""
     assert len({*logstore.__all__, *RESERVED}) <= 60
     shown = {name for name in dir(logstore) if not name.startswith("__")}
     assert shown == set(logstore.__all__)

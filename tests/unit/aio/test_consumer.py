@@ -40,7 +40,8 @@ async def taken(one: logstore.aio.Consumer, count: int) -> list[bytes | None]:
 def test_records_are_delivered_once_and_commits_continue(
     path: Path, loop_kind: str
 ) -> None:
-    """By ``async for``, by `getone`, and by `getmany`; a second consumer continues."""
+    """Records come by ``async for``, by `getone`, and by `getmany`; a second consumer
+    continues."""
 
     async def main() -> None:
         seen: list[bytes | None] = []

@@ -173,7 +173,7 @@ def test_wrong_arguments_are_refused_at_the_call(tmp_path: Path) -> None:
 
 
 def test_follower_that_need_not_wait_lets_other_tasks_run(tmp_path: Path) -> None:
-    """After each 256 records."""
+    """Other tasks run after each 256 records."""
 
     async def main() -> None:
         async with new_partition(tmp_path) as p:
@@ -400,7 +400,7 @@ def test_follower_of_a_topic_begins_where_it_is_told(tmp_path: Path) -> None:
 
 
 def test_damage_is_raised_after_the_records_before_it(tmp_path: Path) -> None:
-    """Or skipped, as `on_corruption` asks."""
+    """It can also be skipped, as `on_corruption` asks."""
 
     async def main() -> None:
         async with new_partition(tmp_path) as p:

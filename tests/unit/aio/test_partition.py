@@ -299,7 +299,7 @@ def test_append_to_a_read_only_store_is_refused(tmp_path: Path) -> None:
 
 
 def test_cancelled_append_that_had_not_begun_is_not_in_the_log(tmp_path: Path) -> None:
-    """Nor is it if it waits for the hand-over to the thread."""
+    """This holds even if it waits for the hand-over to the thread."""
 
     async def main() -> None:
         async with new_partition(tmp_path) as p:
@@ -458,7 +458,7 @@ def test_compaction_leaves_the_loop_to_others(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_every_method_has_its_twin(blocking: type, twin: type, inner: set[str]) -> None:
-    """Under the same name."""
+    """The names are the same."""
     names = {name for name in dir(blocking) if not name.startswith("_")}
     assert {name for name in names if not hasattr(twin, name)} == inner
 

@@ -243,7 +243,7 @@ def test_child_of_a_fork_is_refused(tmp_path: Path) -> None:
 
 
 def test_submit_is_awaited(tmp_path: Path) -> None:
-    """Through the owner, which another loop may have; with its metadata and pin."""
+    """The owner, which another loop may have, publishes; with metadata and pin."""
 
     async def main() -> None:
         serving = logstore.StoreConfig(publish_for_others=True)

@@ -13,7 +13,7 @@ from support.tasks import run
 
 
 def test_append_returns_what_was_stored(tmp_path: Path) -> None:
-    """In each format, with the time of the producer or of the log."""
+    """Each format is tried, with the time of the producer or of the log."""
 
     async def main() -> None:
         async with logstore.aio.open(tmp_path) as store:

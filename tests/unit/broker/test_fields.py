@@ -174,7 +174,8 @@ def test_values_of_each_type(field: Field, data: str, value: Any) -> None:
 
 
 def test_tagged_fields_have_the_place_of_their_table() -> None:
-    """In JSON; a field with its default is left out, and null is not the default."""
+    """The fields are in JSON; a field with its default is left out, and null is not the
+    default."""
     fields = (
         Field("a", "int8", tag=1, default=5),
         Field("b", "int8"),

@@ -437,7 +437,7 @@ def test_hostile_log_costs_its_own_groups_only(
 
 
 def test_nothing_is_written(tmp_path: Path) -> None:
-    """Neither bytes, nor times of files, nor a lock change."""
+    """No byte, no time of a file and no lock changes."""
     made = OffsetsTopic(tmp_path, topics={"t": (3,)})
     made.put(commit_of(1))
     made.put(commit_of(2), producer=3)

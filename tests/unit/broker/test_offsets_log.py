@@ -1,4 +1,4 @@
-"""Which committed offsets count: tombstones, old keys, transactions."""
+"""The committed offsets that count: tombstones, old keys, transactions."""
 
 from __future__ import annotations
 

@@ -285,7 +285,7 @@ HEAVY = (*TOOLS, "pyarrow", "pandas", "polars", "duckdb")
 
 
 def loaded(code: str) -> set[str]:
-    """Which modules a piece of Python loads."""
+    """Modules that a piece of Python loads."""
     code += "\nimport sys; print(*sorted(sys.modules))"
     words = [sys.executable, "-c", code]
     done = subprocess.run(words, capture_output=True, text=True, check=True)
@@ -304,7 +304,7 @@ def test_import_loads_nothing_of_the_command_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("arguments", [["--version"], ["records", "--help"]])
 def test_help_waits_for_no_engine(arguments: list[str]) -> None:
-    """Neither the store nor modules for output are loaded."""
+    """The store and modules for output are not loaded."""
     found = loaded(f"from logstore.cli.main import main\nassert main({arguments}) == 0")
     assert found.isdisjoint({*HEAVY, "logstore.store.store", "cffi"} - {"click"})
 

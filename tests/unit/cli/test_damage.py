@@ -114,7 +114,7 @@ def test_tail_goes_on_with_the_next_partition(
 def test_export_goes_on_with_the_next_partition(
     run: Any, damaged: Damaged, tmp_path: Path, kind: str, mode: str
 ) -> None:
-    """In every kind of file, with the status 1."""
+    """Every kind of file is written, with the status 1."""
     target = tmp_path / f"out.{kind}"
     options = ("-o", target, "--on-corruption", mode)
     result = run("export", damaged.path, *options)
@@ -163,7 +163,7 @@ def test_reading_that_begins_behind_the_damage_is_whole(
 def test_what_is_missing_ends_where_reading_was_to_end(
     run: Any, damaged: Damaged
 ) -> None:
-    """Not at the end of the log."""
+    """Offsets after the upper bound are not missing."""
     result = run("records", damaged.path / "t-1", "--until", damaged.first + 2)
     assert result.status == 1
     assert "missing in all: 2 offsets of 1 partition" in result.err
@@ -236,7 +236,7 @@ def test_a_partition_that_cannot_be_read_for_another_reason_makes_status_two(
 def test_store_of_a_closed_writer_is_not_changed_by_reading_over_damage(
     run: Any, tmp_path: Path
 ) -> None:
-    """Neither its files nor their times."""
+    """Files and their times stay the same."""
     partition = write_store(tmp_path / "store", RECORDS, magic=2, **SMALL)
     flip_bit(logs_in(partition)[0], 8 * 30)
     before = {

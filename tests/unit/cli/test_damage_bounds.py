@@ -193,7 +193,7 @@ def test_batches_over_damage_are_those_between_the_bounds(
 def test_export_over_damage_has_the_records_between_the_bounds(
     run: Any, tmp_path: Path, kind: str, mode: str
 ) -> None:
-    """In rows and in columns; also of a time after the damage."""
+    """Rows and columns are written; also from a time after the damage."""
     log = damaged(tmp_path / "store", 2, "none")
     target = tmp_path / f"out.{kind}"
     behind = log.lost.stop + 15

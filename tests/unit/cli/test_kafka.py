@@ -151,7 +151,7 @@ def test_torn_end_is_counted(run: Any, log: Path, tail: bytes) -> None:
 
 
 def test_size_that_no_batch_has_ends_the_file(run: Any, log: Path) -> None:
-    """Which is damage; the batches before it are printed."""
+    """This is damage; the batches before it are printed."""
     frame = frames(log)[1]
     overwrite(log, frame.pos + 8, struct.pack(">i", 3))
     result = dump(run, log)
@@ -178,7 +178,7 @@ def test_skip_record_metadata_leaves_keys_and_values(run: Any, log: Path) -> Non
 
 
 def test_gaps_between_offsets_are_reported(run: Any, log: Path) -> None:
-    """At the end, on standard error; they are no fault."""
+    """They are listed at the end, on standard error; they are no fault."""
     first, second, *_ = frames(log)
     data = log.read_bytes()
     log.write_bytes(data[: first.pos + first.size] + data[second.pos + second.size :])
@@ -506,7 +506,7 @@ def test_order_of_a_set_is_that_of_its_table() -> None:
 
 
 def test_message_that_ends_early_says_so() -> None:
-    """At any length, whatever the field."""
+    """The message may end at any length, in any field."""
     rng = random.Random(5)
     message = Message("M", (Field("a", "string"), Field("b", "uuid")), flexible=0)
     data = random_message(rng, message, 0)

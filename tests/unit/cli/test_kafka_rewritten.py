@@ -64,7 +64,7 @@ def test_gaps_are_in_the_order_of_the_log_and_one_is_before_it(
 def test_value_without_a_key_has_the_mark_of_a_record(
     run: Any, logs: list[Path]
 ) -> None:
-    """Only if it has nothing else."""
+    """The mark is printed only if the record has nothing else."""
     options = ("--print-data-log", "--skip-record-metadata", logs[1])
     for release in OLD:
         assert dump(run, release, *options).lines[-1] == " payload: value"

@@ -74,7 +74,7 @@ def test_counts_have_plurals(number: int, word: str, text: str) -> None:
 def test_numbers_have_the_same_groups_everywhere(
     run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the rows of `ls` and `stat`, and in the bars."""
+    """The rows of `ls` and `stat` have them, and the bars."""
     with logstore.open(tmp_path) as store:
         store.create_topic("t")[0].append_many([b"v"] * 2700)
     row = run("ls", tmp_path).lines[1].split()
@@ -148,7 +148,7 @@ def test_progress_is_shown_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -
 def test_progress_is_not_shown_for_what_is_quick(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Nor is it shown on a dumb terminal, at any duration."""
+    """A dumb terminal shows none, at any duration."""
     monkeypatch.setenv("TERM", "xterm")
     screen = Terminal()
     with Progress("working", screen) as progress:
@@ -184,7 +184,7 @@ def test_what_an_encoding_lacks_is_escaped() -> None:
 def test_problems_are_red_on_a_terminal(
     partition: Path, monkeypatch: pytest.MonkeyPatch, run: Any, no_color: bool
 ) -> None:
-    """Unless NO_COLOR is set; never in a pipe."""
+    """They are not red with NO_COLOR, nor in a pipe."""
     flip_bit(logs_in(partition)[0], 8 * 30)
     assert "\x1b" not in run("verify", partition).out
     monkeypatch.setenv("TERM", "xterm")

@@ -76,7 +76,7 @@ def test_records_payload_json_is_parsed(run: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("source", ["store", "partition"])
 def test_records_between_offsets(run: Any, partition: Path, source: str) -> None:
-    """From is in, to is out, also by time."""
+    """The lower bound is included, the upper one is not, also by time."""
     path = partition if source == "partition" else partition.parent
 
     def offsets(*options: object) -> list[int]:
@@ -155,7 +155,7 @@ def test_records_grep_of_no_expression_is_a_usage_error(
 
 
 def test_records_of_a_store_can_be_chosen(run: Any, store: Path) -> None:
-    """By topic and partition."""
+    """They are chosen by topic and partition."""
 
     def names(*options: object) -> list[str]:
         lines = run("records", store, "--format", "jsonl", *options).json
@@ -493,7 +493,8 @@ def shelves(tmp_path: Path) -> Path:
 def test_topics_are_chosen_by_patterns(
     run: Any, shelves: Path, name: str, options: list[object], names: set[str]
 ) -> None:
-    """In every subcommand that reads partitions; both options may be repeated."""
+    """Every subcommand that reads partitions has patterns; both options may be
+    repeated."""
     result = run(name, shelves, "--format", "jsonl", *options)
     assert result.status == 0
     assert {f"{x['topic']}-{x['partition']}" for x in result.json} == names

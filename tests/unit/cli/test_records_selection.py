@@ -86,7 +86,7 @@ def test_the_partitioner_limits_where_a_key_is_looked_for(
 
 
 def test_a_partitioner_is_refused_where_it_means_nothing(run: Any, keyed: Path) -> None:
-    """Without a key, for a file, for another partitioner, with a partition missing."""
+    """There is no key, or a file, another partitioner, or a missing partition."""
     assume = ("--assume-partitioner", "kafka")
     for arguments, said in (
         ((keyed, *assume), "finds the partition of a --key"),

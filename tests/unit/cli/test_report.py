@@ -108,7 +108,8 @@ def test_work_that_takes_long_has_a_bar(
     monkeypatch: pytest.MonkeyPatch,
     arguments: list[str],
 ) -> None:
-    """Only on a terminal; not if the records are printed there, which would mix."""
+    """The bar is shown only on a terminal; not if the records are printed there, which
+    would mix."""
     monkeypatch.setenv("TERM", "xterm")
     defaults = (None, "bytes", 0.0)
     monkeypatch.setattr(Progress.__init__, "__defaults__", defaults)

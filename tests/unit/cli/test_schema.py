@@ -119,7 +119,8 @@ def test_export_of_transactions_writes_what_records_print(run: Any) -> None:
 
 
 def test_times_are_iso_on_request(run: Any, tricky: Path) -> None:
-    """In UTC, with milliseconds; a record without a timestamp has null."""
+    """The times are in UTC, with milliseconds; a record without a timestamp has
+    null."""
     line = run("records", tricky, "--format", "jsonl", "--time", "iso").json[0]
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", line["timestamp"])
     record = logstore.Record(0, -1, None, None, (), logstore.TimestampType.NO_TIMESTAMP)
@@ -199,7 +200,7 @@ def test_every_line_of_every_subcommand_has_the_schema(
     ],
 )
 def test_the_partition_of_a_path(path: str | None, found: tuple[Any, Any]) -> None:
-    """By the name of the directory."""
+    """The name of the directory has it."""
     assert partition_of(path) == found
 
 

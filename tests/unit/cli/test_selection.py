@@ -113,7 +113,7 @@ def test_last_records_are_found_without_reading_them(tmp_path: Path) -> None:
 
 
 def test_last_ones_that_match_are_found_back_from_the_end(tmp_path: Path) -> None:
-    """Between two offsets, too; the start if fewer match."""
+    """Bounds are respected; the start is returned if fewer match."""
     path = write_store(tmp_path / "store", RECORDS, 2, **SMALL)
 
     def even(record: logstore.Record) -> bool:

@@ -118,7 +118,7 @@ def test_the_first_of_two_words_is_answered_with_those_that_follow(run: Any) -> 
 def test_what_it_does_not_do_is_answered_with_what_does(
     run: Any, word: str, said: str
 ) -> None:
-    """Without a suggestion."""
+    """There is no suggestion."""
     err = run(word).err
     assert said in err
     assert "did you mean" not in err

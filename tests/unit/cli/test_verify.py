@@ -109,7 +109,7 @@ def test_verify_groups_problems_of_indexes(run: Any, tmp_path: Path) -> None:
 def test_verify_messages_have_relative_paths(
     run: Any, partition: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Below the working directory; JSON lines have absolute ones."""
+    """Paths below the working directory are relative; JSON lines have absolute ones."""
     flip_bit(logs_in(partition)[0], 8 * 30)
     monkeypatch.chdir(partition.parent)
     result = run("verify", ".")
@@ -123,7 +123,7 @@ def test_verify_messages_have_relative_paths(
 def test_verify_html_is_the_report(
     run: Any, partition: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To a file or to standard output; the status is that of the check."""
+    """It goes to a file or to standard output; the status is that of the check."""
 
     class Report:
         def __init__(self, path: str, **_: object) -> None:

@@ -65,7 +65,7 @@ def test_no_other_command_loads_textual(shop: Path) -> None:
 
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_an_example_runs_as_pasted(shop: Path, example: str) -> None:
-    """In a terminal, until `q`."""
+    """It runs in a terminal, until `q`."""
     for name in ("data", "kafka"):
         (shop.parent / name).symlink_to(shop)
     words = shlex.split(example)

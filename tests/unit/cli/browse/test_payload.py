@@ -75,8 +75,7 @@ def test_null_and_empty_are_told_apart(tmp_path: Path) -> None:
 def test_a_value_is_shown_as_what_it_is(
     tmp_path: Path, value: bytes, mode: str, lines: list[str]
 ) -> None:
-    """By default in the best form, or in the chosen one; JSON only if every parser
-    takes it."""
+    """The default is the best form; JSON is used only if every parser takes it."""
     found = one(tmp_path, value, mode)
     at = next(n for n, text in enumerate(found) if text.startswith("value"))
     assert found[at : at + len(lines)] == lines

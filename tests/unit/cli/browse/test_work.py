@@ -56,7 +56,7 @@ def test_a_result_on_the_way_is_stale_after_other_work_began() -> None:
 
 
 def test_a_result_on_the_way_is_stale_after_its_work_was_stopped() -> None:
-    """By its group, or after the screen was left."""
+    """It is stopped by its group, or when the screen is left."""
     screen = Screen()
     work = works(screen)
     stops: list[Callable[[], None]] = [lambda: work.stop("a"), screen.leave]

@@ -53,7 +53,7 @@ def test_export_to_arrow_has_every_record(
 def test_export_to_jsonl_is_what_records_prints(
     run: Any, partition: Path, tmp_path: Path
 ) -> None:
-    """Between the same bounds."""
+    """The bounds are the same."""
     target = tmp_path / "out.jsonl"
     bounds = ("--from", 5, "--until", 9, "--payload", "base64")
     assert run("export", partition, "--to", target, *bounds).status == 0
@@ -123,7 +123,7 @@ def test_export_without_pyarrow_says_so(
 
 
 def test_the_commands_change_nothing(run: Any, partition: Path) -> None:
-    """Nor is a file of the store opened for writing."""
+    """No file of the store is opened for writing."""
     before = {
         path: (path.stat().st_mtime_ns, path.stat().st_size)
         for path in [partition.parent, *partition.parent.rglob("*")]

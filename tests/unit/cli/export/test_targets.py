@@ -137,7 +137,7 @@ def test_column_files_go_to_a_pipe(store: Path, tmp_path: Path, kind: str) -> No
 
 
 def test_one_file_a_topic(run: Any, store: Path, tmp_path: Path) -> None:
-    """By a pattern in the name, or in a directory; each with its own records."""
+    """The name has a pattern, or is a directory; each file has its own records."""
     pattern = tmp_path / "of-{topic}.jsonl"
     result = run("export", store, "--per-topic", "-o", pattern)
     assert result.status == 0

@@ -233,7 +233,7 @@ def test_topic_made_again_is_another_one(path: Path) -> None:
 
 
 def test_damage_is_raised_after_the_records_before_it(path: Path) -> None:
-    """At each call, until a seek over it."""
+    """It is raised at each call, until a seek over it."""
     with logstore.open(path) as store:
         store.topic("t")[0].append_many([b"a" * 100])
         store.topic("t")[0].append_many([b"b"])
@@ -366,7 +366,7 @@ def test_offsets_may_be_kept_elsewhere(path: Path) -> None:
 
 
 def test_seeks_move_the_position(path: Path) -> None:
-    """To an offset, the ends, a time."""
+    """The target is an offset, an end, or a time."""
     with logstore.open(path) as store:
         t0 = store.topic("t")[0]
         t0.append(b"late", timestamp_ms=5_000_000_000_000)
@@ -500,7 +500,7 @@ def test_assigning_what_does_not_exist_changes_nothing(path: Path) -> None:
     ],
 )
 def test_bad_argument_is_refused(path: Path, given: Any, error: type) -> None:
-    """Before anything is opened."""
+    """Nothing is opened."""
     with pytest.raises(error):
         consumer(path, **given)
     assert not list(path.glob(".logstore-group-*"))
@@ -618,7 +618,7 @@ def test_topic_that_does_not_exist_yet_is_waited_for(
 
 
 def test_pattern_finds_topics_that_are_made_later(path: Path) -> None:
-    """By the beginnings of their names."""
+    """Topics match by the beginnings of their names."""
     with consumer(path, topics=(), pattern="t|lat") as one:
         assert len(drain(one)) == 20
         assert one.subscription() == {"t"}

@@ -283,7 +283,7 @@ def test_more_members_than_a_group_may_have_are_refused(
 def test_two_static_members_of_one_name_cannot_live(
     path: Path, opened: Callable[..., Any]
 ) -> None:
-    """In one process or two; after the first has left, the second may join."""
+    """They are in one process or two; after the first has left, the second may join."""
     child = Child(path, lambda one: one.poll(), instance="a")
     two = opened(instance="a")
     with pytest.raises(logstore.errors.MemberIdInUseError) as caught:

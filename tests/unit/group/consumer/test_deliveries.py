@@ -105,7 +105,7 @@ def test_child_of_a_fork_lets_no_call_in(
 
 @pytest.mark.parametrize("number", [0, -1, 1 << 32])
 def test_number_of_records_is_checked(one: logstore.Consumer, number: int) -> None:
-    """Before anything is read."""
+    """The check comes before anything is read."""
     deliveries = deliveries_of(one)
     with one:
         for call in (

@@ -198,7 +198,7 @@ def test_position_above_the_end_is_committed_again_when_the_log_has_grown(
 
 
 def test_commit_has_the_proof_of_the_log_wherever_the_consumer_was(path: Path) -> None:
-    """After each record, at earlier and later positions, and after a `seek`."""
+    """Commits follow each record, earlier and later positions, and a `seek`."""
     append(path, *[b"%d" % n for n in range(10)])
     with logstore.open(path) as store, consumer(store) as one:
 

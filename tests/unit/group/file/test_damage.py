@@ -89,7 +89,7 @@ def test_rest_is_damage_or_is_cut_off(
 
 
 def test_rest_of_a_later_version_is_no_damage() -> None:
-    """Unless a sync has covered it: then all of it was read before."""
+    """It is damage if a sync has covered it: then all of it was read before."""
     found = rest(GARBAGE, unsupported=True)
     with pytest.raises(
         logstore.errors.UnsupportedError, match="unknown format: it fails"

@@ -65,7 +65,7 @@ def test_new_durable_point_is_in_the_place_of_all_before(
 
 
 def test_later_durable_point_of_another_file_does_not_count(root: Directory) -> None:
-    """Not even with the same number."""
+    """This holds even if the number is the same."""
     one = opened(root)
     one.set(FILE, 7, is_new=True)
     one.set(FileId(FILE.inode, b"b" * 12), 90)

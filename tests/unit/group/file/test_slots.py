@@ -60,7 +60,7 @@ def test_mutex_excludes_another_member_of_the_same_process(root: Directory) -> N
 
 
 def test_mutex_is_free_after_an_error(root: Directory) -> None:
-    """Whatever the error."""
+    """The error may be of any type."""
     one, two = opened(root), opened(root)
 
     def interrupted() -> None:

@@ -213,7 +213,7 @@ def test_checkpoint_with_a_number_below_0_is_not_refused(tmp_path: Path) -> None
 
 
 def test_records_that_a_broker_deletes_at_once_are_told(tmp_path: Path) -> None:
-    """By time, which counts from the record, and by size."""
+    """The limit is a time, which counts from the record, or a size."""
     config = logstore.TopicConfig(message_format=2)
     now_ms = time.time_ns() // 1_000_000
     with logstore.open(tmp_path) as store:
@@ -430,7 +430,7 @@ def test_damage_is_told_and_nothing_is_cut(theirs: Path) -> None:
 
 
 def test_partition_whose_directory_is_gone_is_a_loss(tmp_path: Path) -> None:
-    """In both directions: a broker would serve an empty log in its place."""
+    """This holds in both directions: a broker would serve an empty log in its place."""
     with logstore.open(tmp_path) as store:
         store.create_topic("orders", 2)[0].append(b"x")
     shutil.rmtree(tmp_path / "orders-0")

@@ -1,4 +1,4 @@
-"""Whether the last bytes of a file are an incomplete batch."""
+"""Decision whether the last bytes of a file are an incomplete batch."""
 
 from __future__ import annotations
 

@@ -74,6 +74,6 @@ def test_verify_ends_with_what_its_progress_raises(
 def test_verify_refuses_a_bad_number_of_threads(
     partition: Path, threads: object
 ) -> None:
-    """Before anything is opened."""
+    """Nothing is opened."""
     with pytest.raises(logstore.ConfigError, match="threads"):
         logstore.verify(partition, threads=threads)  # type: ignore[arg-type]

@@ -61,7 +61,7 @@ def test_verify_of_a_closed_store_finds_nothing(
 def test_verify_of_a_kafka_directory_finds_no_problem(
     scenario: object, deep: bool
 ) -> None:
-    """Nor does a check of each partition alone."""
+    """A check of each partition alone finds none either."""
     directory: Path = scenario.directory  # type: ignore[attr-defined]
     assert logstore.verify(directory, deep=deep).problems == ()
     partitions = [scenario_part.directory for scenario_part in scenario.partitions]  # type: ignore[attr-defined]

@@ -70,7 +70,7 @@ def test_other_processes_append_in_the_same_format(tmp_path: Path) -> None:
 
 
 def test_records_are_staged_in_the_same_format(tmp_path: Path) -> None:
-    """By a store that is read-only, also for a partition that was read before."""
+    """A read-only store stages them, also for a partition that was read before."""
     written(tmp_path, 2)
     with logstore.open(tmp_path, read_only=True) as store:
         partition = store.topic("t")[0]

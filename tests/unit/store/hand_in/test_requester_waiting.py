@@ -70,7 +70,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[None]:
 def test_owner_that_was_seen_is_not_looked_for_again(
     path: str, looks: list[None]
 ) -> None:
-    """Neither for appends, nor for staged batches."""
+    """Appends and staged batches do not check again."""
     with (
         logstore.open(path, config=SERVING) as owner,
         logstore.open(path, shared=True) as shared,

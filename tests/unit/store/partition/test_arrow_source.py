@@ -115,7 +115,7 @@ def test_asyncio_has_the_same_frames(store: Any) -> None:
 
 
 def test_dataset_of_a_store_has_the_topics_that_are_chosen(store: Any) -> None:
-    """By name or pattern; a later topic is in the next scan."""
+    """Topics are chosen by name or pattern; a later topic is in the next scan."""
 
     def topics(chosen: Any) -> list[str]:
         table = store.to_dataset(chosen).to_table(columns=["topic"])

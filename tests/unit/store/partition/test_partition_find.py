@@ -71,7 +71,7 @@ def test_every_record_is_the_one_that_a_reader_reads(
 
 @every_magic
 def test_record_of_a_large_batch_is_found(tmp_path: Path, magic: int) -> None:
-    """In a batch that takes more than one read, after others of its kind; a value can
+    """The batch takes more than one read, and follows others of its kind; a value can
     be larger than any read."""
     with logstore.open(tmp_path) as store:
         partition = new_partition(store, magic, "none")

@@ -284,8 +284,8 @@ def test_sequences_go_on_at_zero_after_the_largest(tmp_path: Path) -> None:
 
 
 def test_named_producer_is_never_forgotten(tmp_path: Path) -> None:
-    """Not after days without a record, and not when all its records were deleted, even
-    if the store is opened in between by programs that use no producer."""
+    """Neither days without a record nor the deletion of all its records change that,
+    even if the store is opened in between by programs that use no producer."""
     files = FaultyFiles()
     with open_store(tmp_path, _files=files) as store:
         partition = made(store, file_delete_delay_ms=0)

@@ -47,7 +47,7 @@ def test_identity_of_a_group_given_by_a_caller_is_refused(
 
 
 def test_identity_of_a_group_handed_in_by_a_caller_is_refused(tmp_path: Path) -> None:
-    """From a read-only store, too; no request is left."""
+    """A read-only store refuses it, too; no request is left."""
     path = store_with(tmp_path / "s")
     with logstore.open(path, read_only=True) as store:
         with pytest.raises(logstore.ConfigError, match="not for callers"):

@@ -559,7 +559,8 @@ def test_publication_that_an_earlier_version_left_is_undone(
 def test_journal_that_no_version_writes_is_damage(
     tmp_path: Path, fields: dict[str, Any], is_later: bool
 ) -> None:
-    """In its first entry and in an appended one, whose reader has the others."""
+    """Both its first entry and an appended one, whose reader has the others, are
+    checked."""
     root = Directory.open_root(Files(), str(tmp_path))
     good: dict[str, Any] = {"generation": "g", "bases": [], "changes": []}
     file = publication_journal.GrowingFile(root, layout.PUBLICATION, is_sealed=True)
