@@ -74,7 +74,7 @@ def test_picture_shows_what_it_is_for(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["demo", "repair"])
 def test_readme_has_the_picture(name: str) -> None:
-    """The picture is at its head, and on the page of the command line."""
+    """The pictures are in the README."""
     assert f"](docs/images/{name}.svg)" in (ROOT / "README.md").read_text()
 
 

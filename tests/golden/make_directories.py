@@ -170,7 +170,7 @@ def fill_killed(broker: KafkaBroker) -> list[str]:
     return ["codec-lz4", "open-txn"]
 
 
-# ------------------------------------------------------------------ what was read
+# ------------------------------------------------------------------ expected records
 
 
 def written(record: Record) -> str:

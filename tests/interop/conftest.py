@@ -109,7 +109,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A closed store with a topic for each format, and what went into it.
+    """A closed store with a topic for each format, and its expected records.
 
     Attributes:
         directory: of the store.

@@ -115,7 +115,7 @@ class Life:
             self.path, group=group, topics=["orders"], reset="earliest"
         )
 
-    # ------------------------------------------------------- what happens to the store
+    # ------------------------------------------------------- changes of the store
 
     def copy(self) -> None:
         """The closed store is copied file by file; the copy replaces it."""

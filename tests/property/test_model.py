@@ -157,7 +157,7 @@ class Model:
 
     def retention(self, now: int) -> None:
         if self.magic == 0:
-            return  # goes by the files' times
+            return  # uses the files' times
         before = self.partition.segments
         told = self.partition.apply_retention(now, dry_run=True)
         done = self.partition.apply_retention(now)
@@ -191,7 +191,7 @@ class Model:
         want = next((r.offset for r in self.records if r.timestamp_ms >= stamp), None)
         assert self.partition.offset_for_time(stamp) == want
 
-    # -- what always holds
+    # -- invariants
 
     def check(self) -> None:
         partition = self.partition

@@ -253,7 +253,7 @@ def test_refused_write_tells_no_contents(tmp_path: Path) -> None:
         (tmp_path / "data" / "orders-0").chmod(0o700)
 
 
-# ------------------------------------------------------------- what is removed, and not
+# ------------------------------------------------------------- removed and kept files
 
 
 def test_only_names_that_the_library_forms_are_ever_removed(tmp_path: Path) -> None:

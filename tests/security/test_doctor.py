@@ -121,7 +121,7 @@ def test_little_room_and_low_limits_are_notes(store: Path) -> None:
 
 
 def test_eatmydata_is_a_problem(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It makes every sync a lie."""
+    """It turns every sync into a no-op."""
     monkeypatch.setenv("LD_PRELOAD", "/usr/lib/libeatmydata.so")
     assert levels(store)["preload"] == "problem"
 

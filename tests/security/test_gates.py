@@ -204,7 +204,7 @@ def test_c_gate_finds_what_is_forbidden() -> None:
     )
 
 
-# ------------------------------------------------------------------- what is needed
+# ------------------------------------------------------------------- dependencies
 
 
 def test_each_runtime_dependency_is_explained() -> None:

@@ -174,7 +174,7 @@ def test_owner_is_looked_at_in_what_was_opened_not_in_its_name(tmp_path: Path) -
         logstore.open(tmp_path / "link")
 
 
-# ------------------------------------------------------------ what it lies on
+# ------------------------------------------------------------ file systems
 
 
 class Elsewhere(Files):

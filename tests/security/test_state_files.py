@@ -128,7 +128,7 @@ def test_number_of_the_limit_is_read_and_one_digit_more_is_not() -> None:
 def test_file_of_the_limit_is_read_and_one_byte_more_is_not(
     store: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """`STATE_BYTES_MAX`; what is larger is never read into memory."""
+    """`STATE_BYTES_MAX`; a larger file is never read into memory."""
     size = (store / name).stat().st_size
     monkeypatch.setattr(checkpoints, "STATE_BYTES_MAX", size)
     assert not [p for p in logstore.verify(store).problems if p.path.endswith(name)]

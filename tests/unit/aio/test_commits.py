@@ -233,7 +233,7 @@ def test_calls_that_need_no_sync_are_not_kept_waiting_for_one(tmp_path: Path) ->
 def test_interrupt_leaves_each_append_in_the_log_or_not(
     tmp_path: Path, durable: bool
 ) -> None:
-    """A KeyboardInterrupt ends the program; acknowledged records are there."""
+    """A KeyboardInterrupt ends the program; acknowledged records are in the log."""
     acknowledged: list[int] = []
 
     async def main() -> None:

@@ -283,7 +283,7 @@ def test_follower_whose_log_was_cut_is_told(tmp_path: Path, way: str) -> None:
 
 
 def test_tasks_that_share_a_follower_have_each_record_once(tmp_path: Path) -> None:
-    """It goes to any of them."""
+    """Any of them may get it."""
 
     async def main() -> None:
         async with new_partition(tmp_path) as p:

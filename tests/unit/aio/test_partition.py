@@ -1,4 +1,4 @@
-"""Appends by tasks: what they return, their order, and what they never do to a loop."""
+"""Appends by tasks: their results, their order, and that they never block a loop."""
 
 from __future__ import annotations
 
@@ -390,7 +390,7 @@ def test_flush_makes_durable_what_was_appended_before(tmp_path: Path) -> None:
 
 
 def test_other_changes_of_a_partition_are_awaited(tmp_path: Path) -> None:
-    """They do what the blocking calls do, in another thread."""
+    """They equal the blocking calls, run in another thread."""
 
     async def main() -> None:
         async with new_partition(tmp_path) as p:

@@ -1,4 +1,4 @@
-"""Errors of the library say at the command line what to type there."""
+"""Errors of the library name options at the command line, not arguments."""
 
 from __future__ import annotations
 

@@ -278,7 +278,7 @@ def test_a_negative_bound_counts_from_the_end() -> None:
     assert (type(found), int(found)) == (FromEnd, 10)  # type: ignore[arg-type]
 
 
-# ------------------------------------------------------------------ what is loaded
+# ------------------------------------------------------------------ loaded modules
 
 TOOLS = ("click", "rich", "orjson", "pybase64", "textual")
 HEAVY = (*TOOLS, "pyarrow", "pandas", "polars", "duckdb")

@@ -207,7 +207,7 @@ def test_a_table_in_a_pipe_is_not_cut(run: Any, tmp_path: Path) -> None:
 
 
 def test_a_line_is_not_printed_into_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bar goes before a warning or a line, and comes again below it."""
+    """The bar is removed before a warning or a line, and drawn again below it."""
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("NO_COLOR", "1")
     screen = Terminal()

@@ -464,7 +464,7 @@ def test_tail_follows_a_writer_until_interrupted(tmp_path: Path) -> None:
     assert "Traceback" not in error
 
 
-# ------------------------------------------------------------------ what is chosen
+# ------------------------------------------------------------------ selection
 
 
 @pytest.fixture

@@ -57,7 +57,8 @@ def test_stat_sums_up(run: Any, store: Path) -> None:
 
 
 def test_stat_reads_on_behind_damage(run: Any, partition: Path) -> None:
-    """`skip` does so: the batches after it count, and the end says what is missing."""
+    """`skip` is used: the batches after it count, and the end lists the missing
+    ones."""
     log = logs_in(partition)[1]
     flip_bit(log, 8 * 30)
     first, following = frames(log)[:2]

@@ -102,7 +102,7 @@ def test_a_pipe_gets_every_column_however_wide(monkeypatch: pytest.MonkeyPatch) 
 def test_heads_and_totals_are_bold_on_a_terminal(
     monkeypatch: pytest.MonkeyPatch, no_color: bool
 ) -> None:
-    """With NO_COLOR there is no control sequence at all."""
+    """NO_COLOR removes all control sequences."""
     if no_color:
         monkeypatch.setenv("NO_COLOR", "1")
     lines = printed(monkeypatch, 200, Terminal())

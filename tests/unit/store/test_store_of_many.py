@@ -134,5 +134,5 @@ def test_files_of_the_store_are_read_once_for_all_its_partitions(
         costs.append(cost)
     few, many = costs
     assert many.listings - few.listings <= FEW - FEW // 10  # each lists its own
-    # Three looks at its identity and one for a verdict are among them.
+    # Three lookups of its identity and one for a verdict are among them.
     assert (many.calls - few.calls) / (FEW - FEW // 10) <= 64

@@ -39,7 +39,7 @@ def test_verify_runs_when_asked_for(damaged: Path) -> None:
 
 
 def test_a_sound_store_has_no_findings(shop: Path) -> None:
-    """The screen says what was checked."""
+    """The screen shows the number of checked records."""
 
     async def act(hand: Hand) -> None:
         await hand.press("3", "s")

@@ -493,7 +493,7 @@ def test_member_that_does_not_take_a_free_partition_loses_it(
 
 
 def test_wait_ends_when_a_free_partition_is_due(opened: Callable[..., Any]) -> None:
-    """A member that waits for records looks at the group then, and not all the time."""
+    """A member that waits for records checks the group then, and not all the time."""
     one = opened()
     drain(one)
     others = one._core.place.member.others

@@ -70,7 +70,7 @@ def cut(partition: logstore.Partition) -> None:
 def test_log_that_was_seen_is_not_replaced_unnoticed(
     partition: logstore.Partition, keeps_log: bool
 ) -> None:
-    """The read fails unless the next position is in the same log."""
+    """The read fails unless the next position belongs to the new log."""
     log = LogReader(partition, OPTIONS)
     log.read(0, 10)
     cut(partition)

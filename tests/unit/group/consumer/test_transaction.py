@@ -173,7 +173,7 @@ def test_the_two_ways_of_committing_are_not_mixed(
 
 
 def test_consumer_without_a_group_has_none(opened: Callable[..., Any]) -> None:
-    """A consumer that keeps its offsets elsewhere has none either."""
+    """A consumer that keeps its offsets elsewhere cannot begin one either."""
     with pytest.raises(logstore.ConfigError, match="no group"):
         opened(group=None).transaction()
 

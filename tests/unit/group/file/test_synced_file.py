@@ -1,4 +1,4 @@
-"""An open file of a group: what its members know of its durability."""
+"""An open file of a group, and its durability as known to the members."""
 
 from __future__ import annotations
 

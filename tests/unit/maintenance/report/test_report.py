@@ -119,7 +119,7 @@ def test_producers_are_counted_by_their_id() -> None:
     assert all(one["partitions"] for one in by_id.values())
 
 
-# ------------------------------------------------------------------ what it works on
+# ------------------------------------------------------------------ paths
 
 
 @pytest.mark.parametrize(
@@ -317,7 +317,7 @@ def test_partition_that_cannot_be_read_does_not_hide_the_others(store: Path) -> 
     assert by_name["orders-0"]["records"] == 400
 
 
-# ------------------------------------------------------------------ what needs care
+# ------------------------------------------------------------------ findings
 
 
 def test_damage_comes_first_with_what_is_lost(store: Path) -> None:

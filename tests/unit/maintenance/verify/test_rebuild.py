@@ -114,7 +114,7 @@ def test_power_cut_while_indexes_are_rebuilt_costs_nothing(what: str) -> None:
 
 
 def test_power_cut_while_opening_builds_indexes_costs_nothing() -> None:
-    """The next opening builds what is still missing, and says so once."""
+    """The next opening builds the missing ones, and reports them once."""
     nodes = damaged_store(DAMAGES["missing"])
     disk = MemoryDisk(nodes)
     moments = disk.record()

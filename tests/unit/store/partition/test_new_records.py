@@ -139,7 +139,7 @@ def test_waiter_returns_at_once_if_it_waits_for_something_else(
     ):
         assert new_records.wait(views, LONG_S, **options)
         while new_records.wait(views, 0, **options):
-            pass  # the thread of the writer reads just now what was done before
+            pass  # the writer's thread may still read earlier news
         assert new_records.is_reporting
     new_records.close()
     assert not new_records.is_reporting

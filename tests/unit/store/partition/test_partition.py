@@ -347,7 +347,7 @@ def test_timestamp_of_another_type_raises_type_error(
 
 
 def test_timestamp_type_of_magic_0_is_none(tmp_path: Path) -> None:
-    """Magic 0 stores no timestamp, and says so."""
+    """Magic 0 stores no timestamp, and the type of its records is NO_TIMESTAMP."""
     with logstore.open(tmp_path) as store:
         topic = store.create_topic("orders", config=config_of(0))
         assert topic.append(b"v", timestamp_ms=5).timestamp_ms == -1

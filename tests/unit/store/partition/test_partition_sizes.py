@@ -110,7 +110,7 @@ def test_incompressible_record_beyond_the_limit_raises(
 def test_compressible_record_beyond_the_limit_fits_when_compressed(
     tmp_path: Path, codec: str
 ) -> None:
-    """The limit counts what is stored, as Kafka's does."""
+    """The limit counts stored bytes, as Kafka's does."""
     with logstore.open(tmp_path) as store:
         partition = new_partition(store, 2, codec, max_message_bytes=50_000)
         partition.append(bytes(500_000))

@@ -178,7 +178,7 @@ def test_records_that_cannot_be_encoded_leave_the_encoder_as_it_was(
 
 
 def test_records_of_several_partitions_are_one_request(shared: Store) -> None:
-    """Their batches one after the other; nothing for those without records."""
+    """Their batches follow each other; partitions without records have none."""
     topic = shared.topic("two")
     mine = [shared_of(topic[number]) for number in (0, 1)]
     noted = Noted(mine[0])

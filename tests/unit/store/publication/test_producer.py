@@ -108,8 +108,8 @@ def test_call_that_is_not_the_next_one_is_refused(tmp_path: Path) -> None:
 
 
 def test_large_call_is_found_although_it_has_many_batches(tmp_path: Path) -> None:
-    """More than the five that a producer's state has; calls of others between two of
-    its own are not taken for a part of one."""
+    """More than the five that a producer's state has; calls of other producers in
+    between are not counted as parts."""
     rng = random.Random(1)
     values = [rng.randbytes(1000) for _ in range(2000)]
     with logstore.open(tmp_path) as store:
