@@ -133,8 +133,8 @@ class Recipe:
             self._environment["JAVA_HOME"] = home
 
     def start(self, action: str) -> subprocess.Popen[str]:
-        """Start an action: as on the page, in small batches; for ``merge`` into Iceberg
-        and ``check``, with the changes on the page."""
+        """Start an action: as on the page, in small batches; ``merge`` into Iceberg and
+        ``check`` are derived from its commands."""
         command = commands(action).get(self._format)
         if command is None:
             there = commands("stream")[self._format].rstrip()
