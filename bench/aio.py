@@ -1,7 +1,7 @@
 """asyncio: ``python -m bench.aio``.
 
-- ``append``: the rate of durable appends by so many tasks at once (1 to 1,000), each of
-  which appends again and again; and that of the blocking `append` by one thread.
+- ``append``: the rate of durable appends by 1 to 1,000 tasks at once, each of which
+  appends again and again; and the rate of the blocking `append` by one thread.
 - ``plain``: the rate of appends that are not durable, by one task, and of the blocking
   ones.
 - ``follow``: the time from the call of `append` to the record in a task that follows,
@@ -10,7 +10,7 @@
 - ``many``: the time from one append until the last of 1,000 followers of the partition
   has its record, in the same process and in another one.
 
-What is read is compared with what was written.
+Records read are compared with the written ones.
 """
 
 from __future__ import annotations

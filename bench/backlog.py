@@ -1,10 +1,10 @@
-"""What a log that is already long costs: ``python -m bench.backlog``.
+"""The cost of calls on a log that is already long: ``python -m bench.backlog``.
 
 - ``calls``: an append, an append of 1,000, a read of the last 1,000 records, a `get` of
   the last record and an opening of the store, with none, 10^6 and (``--large``) 10^8
-  records in the log. LMDB and SQLite do the same with up to 10^6, where they can. The
+  records in the log. LMDB and SQLite do the same with up to 10^6, if they can. The
   lengths take turns, in the same rounds. 10^8 records of 10 bytes take 5 GB of disk.
-- ``memory``: the most memory that a process has that reads all of a long log: 1 GiB,
+- ``memory``: the peak memory of a process that reads all of a long log: 1 GiB,
   20 GiB with ``--large``, or ``--gib``; as records, as Arrow, and with `verify`.
 """
 
@@ -190,7 +190,7 @@ print(count, seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 
 
 def memory(gib: int, folder: Path) -> list[dict[str, Any]]:
-    """One row for each way to read a log of so many GiB."""
+    """One row for each way to read a log of this many GiB."""
     path, value = folder / "store", bytes(range(256)) * 4
     with logstore.open(path) as store:
         partition = store.create_topic("bench", config=config(2))[0]

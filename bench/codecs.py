@@ -1,11 +1,11 @@
-"""cramjam in place of lz4 and zstandard: as fast, with what is promised of a codec?
+"""cramjam in place of lz4 and zstandard: as fast, with the promises of a codec?
 
     python -m bench.codecs [--rounds N]
 
 cramjam is a dependency in any case, for snappy. Both ways do the work of one batch with
-what `logstore.record.compression` promises: blocks of 64 KiB in lz4, output that is
+the promises of `logstore.record.compression`: blocks of 64 KiB in lz4, output that is
 never more than a limit, damage that is found. They take turns in one process, and their
-CPU time is measured; a row has the median of the ratios of their rates, below 1 where
+CPU time is measured; a row has the median of the ratios of their rates, below 1 if
 cramjam is slower.
 """
 
@@ -126,9 +126,9 @@ def zstd_compress(data: bytes, level: int) -> bytes:
 
 
 def zstd_decompress(data: memoryview, limit: int) -> bytearray:
-    """The content of a stream whose frames state their sizes, as those of cramjam do:
-    without one it would have to be decompressed twice, or into memory for the most that
-    its blocks can have."""
+    """The content of a stream whose frames state their sizes, like cramjam's: without a
+    size it would have to be decompressed twice, or into memory for the largest possible
+    content of its blocks."""
     compression._check_zstd_frames(data)
     size = zstandard.frame_content_size(data)
     out = bytearray(min(size, limit))
@@ -143,7 +143,7 @@ _DECOMPRESS: Final = {LZ4: lz4_decompress, ZSTD: zstd_decompress}
 
 
 def pairs(codec: int, level: int, data: bytes) -> dict[str, tuple[Work, Work]]:
-    """What is compared: ours, cramjam's. Each reads what it has written."""
+    """The functions to compare: ours, cramjam's. Each reads its own output."""
     ours = memoryview(compression.compress(codec, data, 2, level))
     theirs = memoryview(_COMPRESS[codec](data, level))
     if compression.decompress(codec, theirs, 2, LIMIT) != data:

@@ -1,9 +1,9 @@
 """Compaction: how long it takes, its memory, and appends meanwhile.
 
-``python -m bench.compact [--records N] [--kafka]``: a log of so many records of some
-100 bytes, all with keys of their own, and one in which each key occurs five times. With
+``python -m bench.compact [--records N] [--kafka]``: a log of N records of some 100
+bytes, all with different keys, and one in which each key occurs five times. With
 `--kafka`, Kafka's own cleaner (its jars, Java and Maven) compacts copies of them, too.
-Each compaction runs in a process of its own, whose largest resident memory is measured.
+Each compaction runs in a separate process, whose largest resident memory is measured.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def compact(path: Path, max_memory: int) -> dict[str, float]:
 
 
 def in_process(path: Path, max_memory: int) -> dict[str, float]:
-    """The same in a process of its own."""
+    """The same in a separate process."""
     command = [sys.executable, "-m", "bench.compact", "--one", str(path)]
     run = subprocess.run(
         [*command, "--max-memory", str(max_memory)],
@@ -95,7 +95,7 @@ def kafka(path: Path) -> float:
 
 
 def appends(path: Path, *, is_compacting: bool) -> list[float]:
-    """Milliseconds of appends of one record, every 0.2 ms, beside a compaction or for
+    """Milliseconds of appends of one record, every 0.2 ms, during a compaction or for
     three seconds."""
     times = []
     with logstore.open(path) as store:

@@ -2,7 +2,7 @@
 
 Every case runs all its contestants in one process, in rotating order, `--rounds` times
 after two rounds that do not count. Ratios are medians of the ratios of the rounds: of
-rates, and of what is done in a CPU second ("by CPU"), which other load disturbs less.
+rates, and of the work done in a CPU second ("by CPU"), which other load disturbs less.
 The exit status is 0 also if a target is missed: a noisy machine is no failure. A rival
 that is not installed is left out, and named.
 """
@@ -101,7 +101,7 @@ def format_left_out(case: str, left_out: Iterable[LeftOut]) -> str:
 
 
 def format_table(rows: Iterable[dict[str, Any]]) -> str:
-    """The rows as a Markdown table that is also legible as it is."""
+    """The rows as a Markdown table that is also readable as text."""
     lines = [[title for title, _ in _COLUMNS]]
     for row in rows:
         met = {None: "", True: "met", False: "missed"}[row["target_met"]]

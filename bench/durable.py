@@ -3,7 +3,7 @@
 Each thread appends records one by one and has each on stable storage before the next.
 Contestants take turns in every round. For each number of threads: the median and the
 99th percentile of the time of one append, over all rounds; records per second and CPU
-seconds per million, medians of the rounds. What was written is read back afterwards.
+seconds per million, medians of the rounds. Written records are read back afterwards.
 
 `raw` is a write of the message and an fdatasync in each thread. `LMDB` and `SQLite`
 commit a transaction for each record and let one thread at a time do so; SQLite is

@@ -1,15 +1,16 @@
-"""How fast `logstore-dump export` writes JSON lines of binary values, beside parquet.
+"""How fast `logstore-dump export` writes JSON lines of binary values, compared with
+parquet.
 
     PYTHONPATH=src python -m bench.export
     PYTHONPATH=src python -m bench.export --gigabytes 2 --rounds 5 --to file
     PYTHONPATH=src python -m bench.export --before ../other/src --only 1000
 
-Each contestant is a process of its own, which exports the same store: random values,
-keys of 8 bytes, one partition, a warm page cache. They take turns, and the order
-rotates. Wall time and CPU seconds are those of the whole process, its start included.
-The ratio is the median, over the rounds, of the rate of JSON lines divided by that of
-parquet in the same round; "CPU" is the same for CPU seconds (parquet's divided by
-ours). The target is 0.5 with values of 1,000 bytes.
+Each contestant is a separate process, which exports the same store: random values, keys
+of 8 bytes, one partition, a warm page cache. They take turns, and the order rotates.
+Wall time and CPU seconds cover the whole process, its start included. The ratio is the
+median, over the rounds, of the rate of JSON lines divided by that of parquet in the
+same round; "CPU" is the same for CPU seconds (parquet's divided by ours). The target is
+0.5 with values of 1,000 bytes.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""What calls cost where there is much: ``python -m bench.growth`` prints the table.
+"""The cost of calls in large stores: ``python -m bench.growth`` prints the table.
 
 For each call of the public interface, its time with 10, 1,000 and 100,000 segments,
 topics, partitions, records or batches of transactions, and how it grows. Then the
-memory of a partition that was written to, and the descriptors of a store beside its
-`max_open_files`.
+memory of a partition that was written to, and the descriptors of a store compared with
+its `max_open_files`.
 
-It is about what logstore itself does, so everything lies in a file system in memory
+It measures logstore itself, so all files are in a file system in memory
 (``--directory`` chooses another), where a sync costs nothing. Stores are made as files,
 as another program would leave them, and taken over by logstore before anything is
 measured: making 100,000 topics one by one would measure the disk.
@@ -38,10 +38,10 @@ __all__ = ["main"]
 
 SIZES: Final = (10, 1_000, 100_000)
 _CALLS_MAX: Final = 30
-# A call is made until so many seconds have gone, three times if it does not take long.
+# A call is repeated for this many seconds, and three times if it does not take long.
 _SECONDS: Final = 0.5
 _TIME: Final = 1_700_000_000_000
-# What grows less than this, from the least to the most, is flat.
+# Growth below this factor, from the smallest to the largest size, is flat.
 _FLAT: Final = 3.0
 _LOGARITHMIC: Final = 8.0
 _CONFIG: Final = logstore.TopicConfig(
@@ -51,7 +51,7 @@ _CONFIG: Final = logstore.TopicConfig(
 
 _STATE: Final = "the partition's state, which names each segment, is rewritten"
 _TUPLE: Final = "the tuple of segments is copied"
-# Why a cost grows that does, by the name of the call: as a profile shows it.
+# Reasons for the growth of costs, by the name of the call: found with a profiler.
 WHY: Final = {
     "open, and first use": "each segment is looked at once",
     "open read-only, and first use": "each segment is looked at once",
@@ -94,7 +94,7 @@ class Row(NamedTuple):
         known = [s for s in self.seconds if s is not None]
         if len(known) < len(self.seconds):
             return "not measured"
-        # What is below this is lost in the noise.
+        # Smaller times are noise.
         growth = max(known[-1], 2e-5) / max(known[0], 2e-5)
         if growth < _FLAT:
             return "flat"
@@ -102,7 +102,7 @@ class Row(NamedTuple):
 
 
 def timed(call: Callable[[int], Any], most: int = _CALLS_MAX) -> float:
-    """The median of at most so many calls, in seconds; the first is not counted."""
+    """The median of at most `most` calls, in seconds; the first is not counted."""
     call(0)
     times = []
     end = time.perf_counter() + _SECONDS
@@ -127,7 +127,7 @@ def _message(offset: int) -> bytes:
 
 
 def _write_log(folder: Path, segments: int, records: int = 1) -> None:
-    """A partition with so many segments, each with so many records."""
+    """A partition with this many segments, each with this many records."""
     folder.mkdir(mode=0o700)
     for number in range(segments):
         base = number * records
@@ -136,7 +136,7 @@ def _write_log(folder: Path, segments: int, records: int = 1) -> None:
 
 
 def _take_over(path: Path, topics: list[str], config: logstore.TopicConfig) -> None:
-    """Make it a store of logstore's own, that was closed."""
+    """Convert the directory to a closed store of logstore's own."""
     with logstore.open(path) as store:
         for name in topics:
             topic = store.topic(name)
@@ -156,7 +156,7 @@ Measured = dict[str, float]
 
 
 def segments(path: Path, size: int) -> Measured:
-    """Calls on one partition with so many segments."""
+    """Calls on one partition with `size` segments."""
     _write_log(path / "t-0", size)
     _take_over(path, ["t"], _CONFIG)
 
@@ -250,7 +250,7 @@ def _writes(
 
 
 def topics(path: Path, size: int) -> Measured:
-    """Calls on a store with so many topics, of one partition each."""
+    """Calls on a store with `size` topics, of one partition each."""
     for number in range(size):
         _write_log(path / f"t{number}-0", 0)
     config = logstore.TopicConfig(flush_ms=1 << 62)
@@ -304,7 +304,7 @@ def topics(path: Path, size: int) -> Measured:
 
 
 def created(path: Path, size: int) -> Measured:
-    """Calls on a store with so many topics that logstore has created."""
+    """Calls on a store with `size` topics that logstore has created."""
     path.rmdir()
     with logstore.open(path) as store:
         for number in range(size):
@@ -328,7 +328,7 @@ def created(path: Path, size: int) -> Measured:
 
 
 def transactions(path: Path, size: int) -> Measured:
-    """Calls with ``read_committed`` on a log of a broker with so many batches of
+    """Calls with ``read_committed`` on a log of a broker with `size` batches of
     transactions, the first of which is open."""
     folder = path / "t-0"
     folder.mkdir(mode=0o700)
@@ -380,7 +380,7 @@ def _transactional(offset: int, producer: int, is_marker: bool) -> bytes:
 
 
 def partitions(path: Path, size: int) -> Measured:
-    """Calls on a topic with so many partitions."""
+    """Calls on a topic with `size` partitions."""
     path.rmdir()
     config = logstore.TopicConfig(flush_ms=1 << 62)
     with logstore.open(path) as store:
@@ -417,7 +417,7 @@ def partitions(path: Path, size: int) -> Measured:
 
 
 def records(path: Path, size: int) -> Measured:
-    """Calls on a partition with so many records in one segment."""
+    """Calls on a partition with `size` records in one segment."""
     config = logstore.TopicConfig(flush_ms=1 << 62, flush_messages=1 << 40)
     with logstore.open(path) as store:
         p = store.create_topic("t", config=config)[0]
@@ -480,7 +480,8 @@ def memory(path: Path, count: int = 3_000) -> float:
 
 
 def descriptors(path: Path, limit: int) -> int:
-    """The most descriptors that a store had beyond those that there were."""
+    """The largest number of descriptors of a store, without the ones that were open
+    before."""
     path.rmdir()
     config = logstore.TopicConfig(segment_bytes=100, file_delete_delay_ms=0)
     before = most = len(os.listdir("/proc/self/fd"))
@@ -560,7 +561,7 @@ def _line(row: Row) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print the tables, as they stand in docs/benchmarks.md."""
+    """Print the tables, in the form of docs/benchmarks.md."""
     parser = argparse.ArgumentParser(prog="bench.growth", description=__doc__)
     parser.add_argument("--only", action="append", choices=[*SUBJECTS, "limits"])
     parser.add_argument("--sizes", default=",".join(map(str, SIZES)))
@@ -574,7 +575,7 @@ def main(arguments: list[str] | None = None) -> int:
     sizes = tuple(int(size) for size in options.sizes.split(","))
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    # A store that was made as files is another program's; each opening says so.
+    # A store made as files counts as another program's; each opening logs that.
     logging.disable(logging.WARNING)
     chosen = options.only or [*SUBJECTS, "limits"]
     today = datetime.date.today().isoformat()

@@ -5,11 +5,10 @@ the next. `publish` is the owner of a store alone; `submit` hands in to an owner
 another process, or takes its place (`submit, no owner`); `append` appends with
 ``shared=True`` to an owner in another process; `SQLite` has a transaction for each
 batch, in a database in WAL mode with ``synchronous=FULL``, and waits for its lock, and
-so has `localqueue`. Before the clock starts, each process
-has opened what it writes to and committed one batch: what Python imports with the first
-call is not counted. Contestants take turns in every round; batches per second and
-milliseconds per batch are medians of the rounds. What was committed is counted
-afterwards.
+so has `localqueue`. Before the clock starts, each process has opened what it writes to
+and committed one batch: what Python imports with the first call is not counted.
+Contestants take turns in every round; batches per second and milliseconds per batch are
+medians of the rounds. Committed records are counted afterwards.
 """
 
 from __future__ import annotations
@@ -110,7 +109,7 @@ class Publish(Submit):
 
 
 class Alone(Publish):
-    """Hands in where nobody owns the store."""
+    """Hands in to a store without an owner."""
 
     name = "submit, no owner"
     worker = Submit.worker
@@ -239,7 +238,7 @@ def publish_beside_write(
 
 
 def first_submit(path: Path) -> float:
-    """Seconds of the first `submit` where nobody owns the store, without the stage."""
+    """Seconds of the first `submit` to a store without an owner, without the stage."""
     with logstore.open(path) as store:
         store.create_topic("bench", config=config(2))
     with logstore.open(path, read_only=True) as store:
@@ -262,7 +261,7 @@ def _worker(
 
 
 def measure(contestant: Contestant, processes: int, batches: int) -> float:
-    """Seconds in which so many processes commit so many batches each, behind a first
+    """Seconds in which the processes commit this many batches each, after a first
     one."""
     contestant.open()
     context = multiprocessing.get_context("spawn")

@@ -4,7 +4,7 @@
     python -m bench.kafka_text --mib 64
 
 Records of 8 + 100 bytes in batches of 140 (16 KiB), from the page cache, each program
-as a process of its own, with its start, its output through a pipe: shallow, and with
+as a separate process, with its start, its output through a pipe: shallow, and with
 ``--print-data-log``. Both print the same, which is compared.
 """
 
@@ -49,7 +49,7 @@ def written(directory: Path, size: int) -> tuple[Path, int]:
 
 
 def measured(command: Sequence[str]) -> tuple[float, float, str]:
-    """Seconds, those of the processors, and the digest of the output."""
+    """Wall seconds, CPU seconds, and the digest of the output."""
     begin = time.perf_counter()
     digest = hashlib.md5(usedforsecurity=False)
     with subprocess.Popen(

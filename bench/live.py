@@ -7,8 +7,8 @@
   record there, for appends 2 ms apart; and the CPU of the follower while nothing is
   appended.
 
-Keys, values and offsets of what is read are compared with what was written: of every
-thousandth record while it runs, of all that are left at the end.
+Keys, values and offsets of read records are compared with the written ones: every
+thousandth record during the run, all remaining ones at the end.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ def follow(folder: Path, magic: int) -> dict[str, Any]:
 
 
 def cpu_ns(pid: int) -> int:
-    """Of all threads of a process: the time that each has run."""
+    """CPU time of all threads of a process, in nanoseconds."""
     tasks = Path(f"/proc/{pid}/task").glob("*/schedstat")
     return sum(int(task.read_text().split()[0]) for task in tasks)
 

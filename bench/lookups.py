@@ -33,8 +33,8 @@ class _Segments(Contestant):
 
     magic: ClassVar[int] = 1
     is_one_segment: ClassVar[bool] = False
-    # As many files as there are segments; the store takes at most three quarters of
-    # what the process may have.
+    # One file for each segment; the store takes at most three quarters of the limit of
+    # the process.
     max_open_files: ClassVar[int] = 16_384
 
     def open(self) -> None:

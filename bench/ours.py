@@ -1,4 +1,4 @@
-"""What logstore does in each case."""
+"""The work of logstore in each case."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LOOKUPS: Final = 5_000
 
 
 def config(magic: int, **settings: Any) -> logstore.TopicConfig:
-    """A topic that syncs only when told to."""
+    """A topic that syncs on request only."""
     return logstore.TopicConfig(
         message_format=magic, flush_messages=NEVER, flush_ms=NEVER, **settings
     )

@@ -1,8 +1,9 @@
-"""What the check of producers costs `append_batches`: ``python -m bench.producers``.
+"""The cost of the check of producers in `append_batches`: ``python -m
+bench.producers``.
 
 Batches of 1,000 records of 8 + 100 bytes, of one idempotent producer, and the same
-bytes without a producer, are appended in turns, each to a partition of its own, no
-sync. The medians are those of single calls. All that was appended is read back.
+bytes without a producer, are appended in turns, each to a separate partition, no sync.
+The medians are of single calls. All appended records are read back.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with logstore.open(Path(folder, "store")) as store:
             sides = [store.create_topic(name, 1, config)[0] for name in ("a", "b")]
             for turn, pair in enumerate(zip(plain, numbered, strict=True)):
-                # Whoever comes second finds warmer caches.
+                # The second one finds warmer caches.
                 for side in (0, 1) if turn % 2 else (1, 0):
                     times[side].append(_timed(sides[side], pair[side]))
             for partition in sides:

@@ -1,4 +1,5 @@
-"""What the programs write as JSON: rows, and where and when they were measured."""
+"""The JSON output of the programs: rows, and the place and time of their
+measurement."""
 
 from __future__ import annotations
 

@@ -2,9 +2,9 @@
 
 Eight processes append to a shared store without a pause. Its owner is killed with
 SIGKILL and started again, again and again: the time from its call of `logstore.open`
-until it has appended a record of its own (what Python takes to start and to import is
-not counted: the workers leave it a fifth of a core or less). Afterwards every append
-that was acknowledged is there once, and those of a process are in their order.
+until it has appended a record itself (the time of Python's start and imports is not
+counted: the workers leave it a fifth of a core or less). Afterwards every append that
+was acknowledged is there once, and records of a process are in their order.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def measure(path: Path, restarts: int) -> list[float]:
 
 
 def _check(path: Path, counts: Sequence[int]) -> None:
-    """Count the records of the workers, and look at their order."""
+    """Count the records of the workers, and check their order."""
     seen: Counter[bytes] = Counter()
     with logstore.open(path) as store:
         for partition in store.topic("bench"):

@@ -1,8 +1,8 @@
 """Contestants, cases, and rounds in which they take turns.
 
 All contestants of a case run in one process, one after another in every round, and the
-order rotates: what disturbs the machine hits all of them. What is compared is the
-median of the ratios of the rounds.
+order rotates: disturbances of the machine hit all of them. The median of the ratios of
+the rounds is compared.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ class Contestant:
         """Prepare one round."""
 
     def work(self) -> Any:
-        """What is timed."""
+        """Do the timed work."""
         raise NotImplementedError
 
     def after(self, result: Any) -> None:
         """Check what came back, and clean up the round."""
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Release all resources."""
 
     # -- the size of one round
 
@@ -123,12 +123,12 @@ class LeftOut(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Case:
-    """What is compared, and under which conditions.
+    """A comparison, and its conditions.
 
     Attributes:
         name: as `--only` takes it.
         ours: the class of our contestant.
-        rivals: those that it is compared with.
+        rivals: the contestants to compare it with.
         unit: ``rec``, ``B`` or ``op``: what `Contestant.amount` counts.
         floor: least amount per second of ours alone; None: no such target.
         cpu_max: most CPU seconds per million of ours alone; None: no such target.
@@ -216,7 +216,7 @@ class Outcome:
         return statistics.median(a.rate / b.rate for a, b in pairs)
 
     def cpu_ratio_to(self, other: Outcome) -> float:
-        """The same for what is done in a CPU second."""
+        """The same for the work done in a CPU second."""
         pairs = zip(self.timings, other.timings, strict=True)
         return statistics.median(
             (b.cpu_seconds / b.amount) / (a.cpu_seconds / a.amount) for a, b in pairs
@@ -245,7 +245,7 @@ class Ring:
         self._round = 0
 
     def round(self) -> None:
-        """Every contestant works once; who begins changes."""
+        """Every contestant works once; the first one changes."""
         n = len(self.contestants)
         for i in range(n):
             turn = (i + self._round) % n
@@ -271,7 +271,7 @@ def time_once(contestant: Contestant) -> Timing:
 
 @contextmanager
 def ring(case: Case, records: int | None = None) -> Iterator[Ring]:
-    """The contestants of a case in directories of their own, removed at the end."""
+    """The contestants of a case in separate directories, removed at the end."""
     workload = case.workload(case.records if records is None else records)
     with ExitStack() as stack:
 
@@ -298,7 +298,8 @@ def ring(case: Case, records: int | None = None) -> Iterator[Ring]:
 def run_case(
     case: Case, rounds: int, records: int | None = None
 ) -> tuple[list[Outcome], Sequence[LeftOut]]:
-    """Ours first, then the rivals, each with `rounds` timings; and those left out."""
+    """Ours first, then the rivals, each with `rounds` timings; and the omitted
+    rivals."""
     with ring(case, records) as entered:
         entered.warm_up()
         for _ in range(rounds):

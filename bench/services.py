@@ -1,4 +1,4 @@
-"""What services on one machine get, beside their rivals, in one run.
+"""Performance of services on one machine, compared with their rivals, in one run.
 
     python -m bench.services                    # without Kafka: three minutes
     python -m bench.services --kafka            # also a broker; needs Java and Maven
@@ -6,19 +6,19 @@
     python -m bench.services --only queue --quick
 
 - ``groups``: a consumer group: how fast a partition changes hands, polls, commits, and
-  what a member costs that waits (`bench.groups`);
+  the cost of a member that waits (`bench.groups`);
 - ``kafka`` (with ``--kafka``): the same with confluent-kafka and a Kafka 3.9.1 on the
   same cores: session timeout 6 s, the lowest that a broker takes by default (clients
-  have 45 s); ``group.initial.rebalance.delay.ms`` as it is by default, 3 s;
+  have 45 s); ``group.initial.rebalance.delay.ms`` at its default, 3 s;
 - ``queue``: to put, get and acknowledge values, each of the three durable before the
-  next, beside a queue in SQLite (WAL, ``synchronous=FULL``), persist-queue and
+  next, compared with a queue in SQLite (WAL, ``synchronous=FULL``), persist-queue and
   localqueue;
 - ``hand-in``: how fast processes publish (`bench.handin`);
 - ``follow``: another process follows a log (`bench.aio`).
 
 The result is a table in Markdown. A ratio says how many times as fast logstore is.
-Contestants take turns in every round, numbers are medians of the rounds, and what was
-read is compared with what was written. Other work on the machine shows in the times of
+Contestants take turns in every round, numbers are medians of the rounds, and records
+read are compared with the written ones. Other work on the machine shows in the times of
 syncs and in the 99th percentiles first.
 """
 
@@ -64,12 +64,12 @@ def row(
     target: str = "",
     met: bool | None = None,
 ) -> Row:
-    """A measure, and that of a rival.
+    """A measure, with the value of a rival.
 
     Args:
         unit: "s", "ms" and "us" of times, "%" of a core, "/s" of rates.
-        ratio: the median of those of pairs; None: that of the two values.
-        target: as text; `met`: whether it is.
+        ratio: the median of the ratios of pairs; None: the ratio of the two values.
+        target: as text; `met`: whether it is met.
     """
     if theirs is not None and ratio is None:
         ratio = ours / theirs if unit == "/s" else theirs / ours
@@ -95,7 +95,7 @@ def table(rows: Sequence[Row]) -> str:
 
 
 class _Groups:
-    """What was measured of groups, for `kafka_rows`, too."""
+    """Measurements of groups, for `kafka_rows`, too."""
 
     def __init__(self, folder: Path, rounds: int, count: int) -> None:
         self.path = folder / "groups"
@@ -237,7 +237,7 @@ class LogQueue:
         self._consumer.commit()
 
     def close(self) -> int:
-        """How many are left."""
+        """The number of remaining values."""
         left = sum(self._consumer.lag().values())
         self._consumer.close()
         self._store.close()
@@ -245,7 +245,7 @@ class LogQueue:
 
 
 def _work(queue: _Queue, batch: int, values: list[bytes]) -> float:
-    """Values a second that are put, got and acknowledged, so many at a time."""
+    """Values per second that are put, got and acknowledged, `batch` at a time."""
     found: list[bytes] = []
     begin = time.perf_counter()
     for at in range(0, len(values), batch):

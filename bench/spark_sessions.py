@@ -1,4 +1,4 @@
-"""What the benchmarks with Spark share: session, options, who used the CPU."""
+"""Shared parts of the benchmarks with Spark: session, options, CPU usage."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def session(
     args: argparse.Namespace, jars: Sequence[str] = ()
 ) -> Iterator[tuple[Any, Path]]:
-    """A session on this machine, and a folder for its files; tells how busy the machine
-    is before and after: above the number of cores, rates say little."""
+    """A session on this machine, and a folder for its files; prints the load of the
+    machine before and after: above the number of cores, rates say little."""
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.master(f"local[{args.cores}]")
@@ -84,7 +84,8 @@ def cpu_seconds() -> dict[str, float]:
         if parent != os.getpid() or process == parent:
             continue
         kind = "java" if name.startswith("java") else "python"
-        # Of its own, and of its children that have ended: Java's are Pythons.
+        # Its own time, and the time of its children that have ended: Java's are
+        # Pythons.
         own, ended = sum(map(int, times[:2])), sum(map(int, times[2:]))
         found[kind] += own / os.sysconf("SC_CLK_TCK")
         found["python"] += ended / os.sysconf("SC_CLK_TCK")
@@ -92,7 +93,7 @@ def cpu_seconds() -> dict[str, float]:
 
 
 def _show_load(when: str) -> None:
-    """Print how busy the machine is."""
+    """Print the load of the machine."""
     loads = ", ".join(f"{load:.1f}" for load in os.getloadavg())
     cores = len(os.sched_getaffinity(0))
     print(f"load {when}: {loads} (1, 5, 15 min) on {cores} cores", flush=True)

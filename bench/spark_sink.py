@@ -1,21 +1,21 @@
-"""How fast Spark writes a store, beside Parquet and the fastest that a sink can be.
+"""How fast Spark writes a store, compared with Parquet and the fastest possible sink.
 
     PYTHONPATH=src python -m bench.spark_sink
     python -m bench.spark_sink --records 1000000 --rounds 3 --json out.json
 
-Contestants take turns in one session (``local[N]``) and write the same rows, a key of
-8 bytes and a value of 100, from a frame that Java holds in memory:
+Contestants take turns in one session (``local[N]``) and write the same rows, a key of 8
+bytes and a value of 100, from a frame that Java holds in memory:
 
 - **logstore**: the sink, durable when it is done; magic 2, uncompressed;
 - **ceiling**: a Python sink whose tasks only count their rows. The target is 0.8 of
   its rate;
 - **bytes**: a Python sink whose tasks write the bytes of their batches to a file each,
-  as they are, and sync it: nothing that is durable does less;
+  unchanged, and sync it: nothing that is durable does less;
 - **parquet**: ``df.write.parquet``, uncompressed, not synced.
 
 Then a stream of small batches (``rate-micro-batch``) into the sink, and into one that
-does nothing (``noop``, without Python): what a trigger takes. What was written is
-counted. CPU seconds are those of Python's and of Java's processes below this one, per
+does nothing (``noop``, without Python): the time of a trigger. Written rows are
+counted. CPU seconds are summed over the Python and Java processes below this one, per
 million rows.
 """
 
@@ -116,7 +116,7 @@ def bytes_sink() -> Any:
 
 
 class Write(Contestant):
-    """One way to write a frame; each round into a place of its own."""
+    """One way to write a frame; each round into a separate directory."""
 
     def __init__(
         self, name: str, folder: Path, records: int, write: Callable[[str], Any]

@@ -1,4 +1,4 @@
-"""How fast Spark reads a store, beside the fastest that a Python source can be.
+"""How fast Spark reads a store, compared with the fastest possible Python source.
 
     PYTHONPATH=src python -m bench.spark_source
     python -m bench.spark_source --records 1000000 --rounds 3 --json out.json
@@ -16,8 +16,8 @@ Contestants take turns in one session (``local[N]``), on the same records:
   Kafka 3.9.1 on the same cores, which needs Maven.
 
 Each is asked for all rows (sink ``noop``), for ``count(*)`` and for
-``sum(length(value))``; the sums are checked. CPU seconds are those of Python's and of
-Java's processes below this one, per million rows. The load of the machine is shown with
+``sum(length(value))``; the sums are checked. CPU seconds are summed over the Python and
+Java processes below this one, per million rows. The load of the machine is shown with
 them: above the number of cores, rates say little, and ratios not much.
 """
 
@@ -122,7 +122,7 @@ def write_store(path: Path, records: int, partitions: int) -> None:
 
 
 def ceiling_source(ddl: str, tasks: list[int]) -> Any:
-    """A source whose tasks give so many rows each, of one batch."""
+    """A source whose tasks return the given numbers of rows, from one batch."""
     from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
     class Reader(DataSourceReader):
@@ -183,7 +183,7 @@ def run(args: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def spark_kafka() -> Any:
-    """The module of Spark's Kafka connector, which needs those of the tests."""
+    """The module of Spark's Kafka connector, which needs modules of the tests."""
     sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "tests"))
     return importlib.import_module("bench.peers.spark_kafka")
 

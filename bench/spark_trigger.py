@@ -3,7 +3,7 @@
     PYTHONPATH=src python -m bench.spark_trigger
     python -m bench.spark_trigger --rows 1000 --rounds 40 --json out.json
 
-Each format has a topic and a query of its own, which runs all the time, with the sink
+Each format has a separate topic and query, which runs all the time, with the sink
 ``noop``. In turn, rows are appended to the topic of one, and the time is taken until
 its query has processed them (``processAllAvailable``: it looks every 10 ms), and what
 Spark itself reports of that trigger: all of it (``triggerExecution``), the planning and
@@ -67,7 +67,7 @@ class Follower:
             values.append(progress[-1]["durationMs"].get(part, 0))
 
     def forget(self) -> None:
-        """What was measured so far was a warm-up."""
+        """Forget the measurements of the warm-up."""
         self.seconds.clear()
         for values in self.parts.values():
             values.clear()

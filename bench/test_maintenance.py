@@ -22,7 +22,7 @@ def test_verify(contest: Callable[[str], None], case: str) -> None:
 
 @pytest.mark.parametrize("case", ["rebuild_index", "rebuild_index_v2"])
 def test_rebuild_index(contest: Callable[[str], None], case: str) -> None:
-    """Both index files anew, and the same bytes as the writer had made."""
+    """Both index files are rebuilt, with the same bytes as the writer's."""
     contest(case)
 
 

@@ -2,7 +2,7 @@
 
 A log of 200,000 records of 8 + 100 bytes in batches of 1,000, from the page cache, one
 thread, every checksum compared. Keys, values, timestamps and offsets of all records are
-compared with what was written, outside of the time.
+compared with the written ones, outside of the time.
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ class Workload:
             raise AssertionError(f"{who} gave {digest}, not {self.digest}")
 
     def check_pairs(self, pairs: Iterable[tuple[bytes, bytes]], who: str) -> None:
-        """Raise unless these (key, value) are those of all records, in order."""
+        """Raise unless these (key, value) pairs equal all records, in order."""
         pairs = list(pairs)
         digest = Digest()
         digest.add([key for key, _ in pairs], [value for _, value in pairs])

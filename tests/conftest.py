@@ -1,5 +1,5 @@
-"""What all tests share: Hypothesis profiles, the head of the report, the levels, and
-which tests stay in one process."""
+"""Configuration of all tests: Hypothesis profiles, the head of the report, the levels,
+and the distribution to processes."""
 
 from __future__ import annotations
 
@@ -16,18 +16,17 @@ import pytest
 from support.levels import IS_ALL, LEVEL, chosen
 from support.temporary import remove, use_memory
 
-# Examples take as long as the machine is busy; a deadline would only make flaky tests.
+# Examples take longer on a busy machine; a deadline would only make flaky tests.
 # LOGSTORE_HYPOTHESIS=thorough searches ten times as long.
 hypothesis.settings.register_profile("default", deadline=None)
 hypothesis.settings.register_profile("thorough", deadline=None, max_examples=1000)
 hypothesis.settings.load_profile(os.environ.get("LOGSTORE_HYPOTHESIS", "default"))
-# The sessions of tests are short: the time that Java's second compiler takes to make
-# code fast is not won back.
+# The sessions of tests are short: the time of Java's second compiler does not pay off.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
 
 
-# A shell starts what runs in the background with this signal ignored, and Python then
-# raises no KeyboardInterrupt.
+# A shell starts background jobs with this signal ignored, and Python then raises no
+# KeyboardInterrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -38,8 +37,7 @@ _of_spark: dict[Path, bool] = {}
 
 
 def pytest_report_header() -> list[str]:
-    """Tell which build of the C core is tested (see `make sanitize`), and how
-    thoroughly."""
+    """Name the tested build of the C core (see `make sanitize`), and the level."""
     level = f"level: {LEVEL}" + ("" if IS_ALL else "; `make test-all` runs everything")
     try:
         from logstore._native import _ls
@@ -51,8 +49,8 @@ def pytest_report_header() -> list[str]:
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> None:
-    """Leave out what the level has no time for. Files with tests of Spark come first:
-    several processes share the others meanwhile."""
+    """Deselect tests that the level has no time for. Files with tests of Spark come
+    first: several processes share the others meanwhile."""
     if not IS_ALL:
         left_out = _left_out(items)
         config.hook.pytest_deselected(items=left_out)
@@ -70,9 +68,9 @@ def _is_of_spark(path: Path) -> bool:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Which tests stay together where several processes run them: those of a file, as
-    fixtures of a module are made once in each process; and all files with tests of
-    Spark, which takes all cores and most of the memory."""
+    """Group tests for the same process: tests of a file, as fixtures of a module are
+    made once in each process; and all files with tests of Spark, which takes all cores
+    and most of the memory."""
     from xdist.scheduler import LoadScopeScheduling
 
     class ByFile(LoadScopeScheduling):  # type: ignore[misc]
@@ -84,7 +82,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def _left_out(items: list[pytest.Item]) -> list[pytest.Item]:
-    """What is marked as `thorough`, and of what is `sampled` all but so many."""
+    """Tests marked `thorough`, and `sampled` ones except for the given number."""
     found = [item for item in items if item.get_closest_marker("thorough")]
     sampled: dict[tuple[str, int], list[pytest.Item]] = defaultdict(list)
     for item in items:
@@ -100,24 +98,24 @@ def _left_out(items: list[pytest.Item]) -> list[pytest.Item]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """The files of a run that has failed stay until the next one."""
+    """Keep the files of a failed run until the next one."""
     if _MEMORY is not None and not session.testsfailed:
         remove(_MEMORY)
 
 
 def pytest_collection_finish() -> None:
-    """Thousands of collected tests are not looked at by each ``gc.collect()``."""
+    """Exclude thousands of collected tests from each ``gc.collect()``."""
     _set_aside()
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """Nor are the modules that the tests of a file have imported."""
+    """Exclude the modules that the tests of a file have imported."""
     if nextitem is None or nextitem.path != item.path:
         _set_aside()
 
 
 def _set_aside() -> None:
-    """Let the collector leave alone what is alive now."""
+    """Exclude all live objects from later collections."""
     gc.collect()
     gc.freeze()

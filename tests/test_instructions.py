@@ -1,8 +1,8 @@
-"""What an append, a read, a scan and a verification cost, in instructions.
+"""The cost of an append, a read, a scan and a verification, in instructions.
 
-No test asserts a time, which depends on what else the machine does. The numbers are in
-tests/instructions.json; a change that makes something cheaper, or that is worth what it
-costs, renews them with `make instructions`.
+No test asserts a time, which depends on the load of the machine. The numbers are in
+tests/instructions.json; if a change makes something cheaper, or is worth its cost,
+`make instructions` renews them.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from support.counted_work import PIECES
 from support.instructions import Counts, UnavailableError
 from support.levels import IS_ALL
 
-# The start of Python and the store takes most of the time, the pieces about the same
-# together; those of magic 1 are left out at the commit level.
+# Most of the time is the start of Python and the store, the pieces together about the
+# same; pieces of magic 1 are left out at the commit level.
 CHOSEN = [piece for piece in PIECES if IS_ALL or "magic 1" not in piece]
 
 
@@ -31,7 +31,7 @@ def test_expected_numbers_are_those_of_the_pieces() -> None:
 
 @pytest.mark.slow
 def test_work_takes_no_more_instructions_than_expected() -> None:
-    """Of the whole process, and of the C core alone."""
+    """The whole process is counted, and the C core alone."""
     made_in, expected = instructions.read()
     here = instructions.environment()
     if here["machine"] != made_in["machine"]:
@@ -47,7 +47,7 @@ def test_work_takes_no_more_instructions_than_expected() -> None:
 
 
 def test_increase_is_a_fault() -> None:
-    """Beyond the tolerance, of either number."""
+    """Each of the two numbers has the tolerance."""
     expected = {"read": Counts(1000, 400), "scan": Counts(200, 33)}
     found = {"read": Counts(1101, 400), "scan": Counts(200, 33)}
     assert list(instructions.faults(found, expected, 0.1)) == [
@@ -60,7 +60,7 @@ def test_increase_is_a_fault() -> None:
 
 
 def test_costs_of_calls_are_counted_once(tmp_path: Path) -> None:
-    """Those of what a function calls stand with the called one as well."""
+    """Costs of called functions are in the entry of the called function as well."""
     core = tmp_path / "core.so"
     dump = tmp_path / "counts.1"
     dump.write_text(

@@ -1,7 +1,4 @@
-"""Who may import whom, and who may touch files: the rules of CONTRIBUTING.md, checked.
-
-The layers are data in docs/make_layers.py. A new room needs one line there.
-"""
+"""Permitted imports, and permitted access to files: the rules of CONTRIBUTING.md."""
 
 from __future__ import annotations
 
@@ -32,16 +29,16 @@ INSIDE: dict[str, dict[str, int]] = {
 }
 
 ROOMS_MAX = 18
-# Public modules that only pass on names of rooms are doors, and what opens them.
+# Public modules that only re-export names of rooms are doors, and so are their loaders.
 DOORS = {"kafka", "lazy", "types"}
 LINES_MAX = 650
-# Of the files below these directories: what a file is about fits into so many lines.
+# Files below these directories have one subject, which fits into this number of lines.
 WITH_SHORT_FILES = ("src", "connectors", "tests", "bench", "docs", "examples")
 C_MODULES = {"_native._ls", "_native._locks", "_native._records"}
 PUBLIC_NAMES_ONLY = {"cli", "spark"}
 
-# Modules that may open files themselves: the seam, and those that also handle files
-# which are no store's (the output of an export, a report). `_native` has the build
+# Modules that may open files themselves: the seam, and modules that also handle files
+# outside of a store (the output of an export, a report). `_native` has the build
 # script.
 FILE_USERS = (
     "_native",
@@ -51,7 +48,7 @@ FILE_USERS = (
     "cli",
     "maintenance.report",
 )
-# What the others may take from `os`: nothing of it looks at a file.
+# Functions of `os` that other modules may use: none of them accesses a file.
 OS_PURE = {
     "PathLike",
     "cpu_count",
@@ -84,7 +81,7 @@ PATH_METHODS = {"read_bytes", "read_text", "write_bytes", "write_text", "iterdir
 
 @dataclass(frozen=True, slots=True)
 class Import:
-    """One import of a logstore module: `target` is "" for the package itself."""
+    """Import of a logstore module: `target` is "" for the package itself."""
 
     target: str
     names: tuple[str, ...]
@@ -132,7 +129,7 @@ ROOMS = {module.room for module in MODULES}
 
 
 def nodes(tree: ast.AST, in_function: bool = False) -> Iterator[tuple[ast.AST, bool]]:
-    """All nodes below `tree`, each with whether it stands inside a function."""
+    """All nodes below `tree`, each with whether it is inside a function."""
     for child in ast.iter_child_nodes(tree):
         yield child, in_function
         inside = in_function or isinstance(
@@ -171,8 +168,8 @@ def imports(module: Module, names: set[str] = NAMES) -> Iterator[Import]:
 def order_faults(
     where: str, here: Sequence[str], target: Sequence[str]
 ) -> Iterator[str]:
-    """What is wrong with an import inside of a room: in the first package in which the
-    paths part."""
+    """Faults of an import inside of a room: in the first package in which the paths
+    part."""
     depth = 0
     while depth < min(len(here), len(target)) and here[depth] == target[depth]:
         depth += 1
@@ -184,7 +181,7 @@ def order_faults(
 
 
 def import_faults(module: Module, names: set[str] = NAMES) -> list[str]:
-    """What is wrong with the imports of `module`, a sentence each."""
+    """Faults of the imports of `module`, one sentence each."""
     faults = []
     for found in imports(module, names):
         where = f"{module.path}:{found.line}"
@@ -228,7 +225,7 @@ def circles(edges: dict[str, set[str]]) -> list[list[str]]:
 
 
 def file_faults(module: Module) -> list[str]:
-    """Where `module` goes around `io.files`, a sentence each."""
+    """Uses of files by `module` without `io.files`, one sentence each."""
     faults = []
     for node, _ in nodes(module.tree):
         bad = None
@@ -267,12 +264,12 @@ def test_every_room_has_a_layer() -> None:
 
 
 def test_the_house_is_small() -> None:
-    """Few rooms, each of its layers used by another one than the next."""
+    """There are few rooms, and each layer is used by another one than the next."""
     assert len(set(ROOMS) - DOORS) <= ROOMS_MAX
 
 
 def test_files_are_short() -> None:
-    """No file is longer than the limit, but those that CONTRIBUTING gives a reason."""
+    """Files longer than the limit have a reason in CONTRIBUTING."""
     files = [
         path
         for directory in WITH_SHORT_FILES
@@ -291,7 +288,7 @@ def test_files_are_short() -> None:
 
 @pytest.mark.parametrize("room", INSIDE)
 def test_every_module_of_an_ordered_room_has_its_place(room: str) -> None:
-    """As for the rooms themselves."""
+    """The rule for rooms applies."""
     above = tuple(room.split("."))
     depth = len(above)
     inside = [m.dotted for m in MODULES if m.dotted[:depth] == above]
@@ -300,12 +297,12 @@ def test_every_module_of_an_ordered_room_has_its_place(room: str) -> None:
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.path)
 def test_module_imports_only_from_lower_layers(module: Module) -> None:
-    """From strictly lower layers, and at the top of the file."""
+    """Imports go to strictly lower layers, at the top of the file."""
     assert import_faults(module) == []
 
 
 def test_no_modules_import_each_other() -> None:
-    """Not in a circle of any length, nor for types alone."""
+    """Circles of any length are refused, even for types alone."""
     edges: dict[str, set[str]] = {}
     for module in MODULES:
         taken = {found.target for found in imports(module)} - {"", module.name}
@@ -314,7 +311,7 @@ def test_no_modules_import_each_other() -> None:
 
 
 def parents(name: str) -> Iterator[str]:
-    """The packages that a module is in: their faces may show it."""
+    """The packages that contain a module: their `__init__` may show it."""
     while "." in name:
         name = name.rpartition(".")[0]
         yield name
@@ -322,8 +319,8 @@ def parents(name: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("name", ["", "kafka", "types"])
 def test_public_names_are_those_of_the_stub(name: str) -> None:
-    """A public module finds each name where its stub says that it is; the root also
-    those that have moved."""
+    """A public module finds each name at the place in its stub; the root has moved
+    names, too."""
     module = getattr(logstore, name) if name else logstore
     stub = ast.parse((PACKAGE / f"{name or '__init__'}.pyi").read_bytes())
     typed: dict[str, object] = {}
@@ -369,12 +366,12 @@ def test_unit_tests_mirror_the_package(test: Path) -> None:
     ids=lambda module: module.path,
 )
 def test_module_touches_files_only_through_the_seam(module: Module) -> None:
-    """System calls on a store go through `io.files`, where tests can replace them."""
+    """System calls on a store go through `io.files`, which tests can replace."""
     assert file_faults(module) == []
 
 
 def test_pictures_of_the_layers_are_those_of_the_table() -> None:
-    """docs/design.md has what docs/make_layers.py makes."""
+    """docs/design.md has the output of docs/make_layers.py."""
     text = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
     assert MAKE_LAYERS["page"](text) == text, "run: python docs/make_layers.py"
 
@@ -440,12 +437,12 @@ def test_bad_import_is_found(name: str, source: str) -> None:
 
 @pytest.mark.parametrize(("name", "source"), GOOD_IMPORTS.values(), ids=GOOD_IMPORTS)
 def test_good_import_is_accepted(name: str, source: str) -> None:
-    """What the rules allow is not complained about."""
+    """Permitted imports have no faults."""
     assert import_faults(invented(name, source), NAMES | {"store", "index"}) == []
 
 
 def test_circle_is_found() -> None:
-    """Of two modules, and of more."""
+    """Circles of two modules, and of more."""
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}}) == [["a", "b", "c", "a"]]
     assert circles({"a": {"b"}, "b": set()}) == []
 
@@ -458,5 +455,5 @@ def test_file_use_beside_the_seam_is_found(source: str) -> None:
 
 @pytest.mark.parametrize("source", GOOD_FILE_USE.values(), ids=GOOD_FILE_USE)
 def test_use_of_the_seam_is_accepted(source: str) -> None:
-    """Pure functions of `os` and the seam's own methods are not complained about."""
+    """Pure functions of `os` and the seam's own methods have no faults."""
     assert file_faults(invented("segment", source)) == []

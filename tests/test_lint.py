@@ -1,4 +1,4 @@
-"""The linters as tests, so that `make test` tells about all in one summary."""
+"""The linters as tests, so that `make test` reports everything in one summary."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ TOOLS = {
     "ruff-format": ["ruff", "format", "--check", "."],
     "mypy": ["mypy", "--no-error-summary"],
 }
-# Lines of a program that makes exceptions, and the code of what mypy says; "": nothing.
+# Lines of a program that makes exceptions, and the expected error code of mypy; "":
+# none.
 CALLS = {
     'errors.ConfigError("text", name="a", value=object())': "",
     'errors.ConfigError("text")': "",
@@ -42,7 +43,7 @@ CALLS = {
 
 @pytest.mark.parametrize("tool", TOOLS)
 def test_linter_finds_nothing(tool: str) -> None:
-    """ruff and mypy have nothing to say about the repository."""
+    """ruff and mypy report nothing about the repository."""
     command = [sys.executable, "-m", *TOOLS[tool]]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     if result.returncode != 0:

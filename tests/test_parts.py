@@ -57,7 +57,7 @@ LARGE = {
 
 
 def line_of(name: str, classes: dict[str, ast.ClassDef]) -> Iterator[ast.ClassDef]:
-    """A class, and those that it inherits from, as far as they are given."""
+    """A class, and its base classes, if given."""
     found = classes.get(name)
     if found is not None:
         yield found
@@ -66,7 +66,7 @@ def line_of(name: str, classes: dict[str, ast.ClassDef]) -> Iterator[ast.ClassDe
 
 
 def attributes(name: str, classes: dict[str, ast.ClassDef]) -> set[str]:
-    """What is assigned to `self` in a class, or declared as a field or a slot."""
+    """Attributes assigned to `self` in a class, or declared as fields or slots."""
     found: set[str] = set()
     for one in line_of(name, classes):
         for node in ast.walk(one):
@@ -99,8 +99,8 @@ def is_value(name: str, classes: dict[str, ast.ClassDef]) -> bool:
 
 
 def is_small(name: str, classes: dict[str, ast.ClassDef]) -> bool:
-    """Whether a class is within the limits, with what it inherits in the package: a
-    subclass hides nothing."""
+    """Whether a class is within the limits, including inherited members in the package:
+    a subclass hides nothing."""
     sizes = len(attributes(name, classes)), len(methods(name, classes))
     return sizes[0] <= ATTRIBUTES_MAX and sizes[1] <= METHODS_MAX
 
@@ -131,7 +131,8 @@ def dotted(node: ast.expr) -> str:
 
 
 def halves(trees: list[ast.Module]) -> dict[str, str]:
-    """Each base with one subclass that is never made itself, and the subclass."""
+    """Each base with one subclass that is never instantiated itself, and the
+    subclass."""
     nodes = [node for tree in trees for node in ast.walk(tree)]
     classes = {one.name: one for one in nodes if isinstance(one, ast.ClassDef)}
     made = {dotted(one.func) for one in nodes if isinstance(one, ast.Call)}
@@ -156,7 +157,7 @@ def test_base_of_one_class_is_used_by_itself() -> None:
 
 
 def test_half_of_a_class_is_found() -> None:
-    """It has one subclass, and is never made."""
+    """It has one subclass, and is never instantiated."""
     half = "class A: ...\nclass B(A): ...\nB()"
     assert halves([ast.parse(half)]) == {"A": "B"}
     assert halves([ast.parse(f"{half}\nA()")]) == {}
@@ -178,7 +179,7 @@ def test_part_of_the_writer_uses_public_names_of_the_others(path: Path) -> None:
 
 
 def test_parts_of_the_writer_use_only_those_on_lower_lines() -> None:
-    """As docs/design.md shows them; not in both directions, nor for types."""
+    """docs/design.md shows the order; not in both directions, nor for types."""
     rows = re.findall(r"^\| (`[^|]+) \| [^|]+ \| [^|]+ \|$", PARTS, re.MULTILINE)
     level = {
         name: number
@@ -203,7 +204,7 @@ def test_parts_of_the_writer_use_only_those_on_lower_lines() -> None:
 
 
 def test_large_class_is_found() -> None:
-    """Also one whose base has most of it."""
+    """A class counts even if its base has most of it."""
     text = "class A:\n  def __init__(self):\n"
     text += "".join(f"    self.a{n}, self.b{n} = 0, 0\n" for n in range(8))
     text += "".join(f"  def m{n}(self): pass\n" for n in range(20))
@@ -235,7 +236,7 @@ def locks_in(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def test_table_of_the_locks_is_that_of_the_code() -> None:
-    """The ranks, their order, and which locks have them."""
+    """The ranks, their order, and the locks of each rank."""
     rows = ROW.findall(DESIGN)
     ranks = {
         name.removeprefix("RANK_"): rank

@@ -1,8 +1,8 @@
-"""What an installed wheel must do: `python tests/wheel_check.py`, run by cibuildwheel
-for each interpreter, and by a test in an empty environment.
+"""Check of an installed wheel: `python tests/wheel_check.py`, run by cibuildwheel for
+each interpreter, and by a test in an empty environment.
 
-It needs the wheel and what that depends on, nothing else. With ``--with-jar``, it must
-have the reader in Java.
+It needs the wheel and its dependencies, nothing else. With ``--with-jar``, it must have
+the reader in Java.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ JAR_BYTES_MAX = 150_000
 
 
 def main() -> None:
-    """Write and read with every codec, then look at the store with the command."""
+    """Write and read with every codec, then check the store with the command."""
     assert version("pylogstore") == logstore.__version__
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "data"

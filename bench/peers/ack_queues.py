@@ -41,19 +41,19 @@ class SQLiteQueue:
         return [value for _, value in rows]
 
     def acknowledge(self) -> None:
-        """All that were given."""
+        """Acknowledge all delivered values."""
         self._connection.execute("DELETE FROM q WHERE n <= ?", (self._last,))
 
     def close(self) -> int:
-        """How many are left."""
+        """The number of remaining values."""
         (count,) = self._connection.execute("SELECT count(*) FROM q").fetchone()
         self._connection.close()
         return int(count)
 
 
 class PersistQueue:
-    """`SQLiteAckQueue`, which marks what it has given and what was acknowledged, and
-    takes one value in each call."""
+    """`SQLiteAckQueue`, which marks delivered and acknowledged values, and takes one
+    value in each call."""
 
     name = "persist-queue"
     has_batches = False
@@ -76,12 +76,12 @@ class PersistQueue:
         return [one["data"] for one in found]
 
     def acknowledge(self) -> None:
-        """All that were given."""
+        """Acknowledge all delivered values."""
         for number in self._given:
             self._queue.ack(id=number)
 
     def close(self) -> int:
-        """How many are left."""
+        """The number of remaining values."""
         left = int(self._queue.size + self._queue.unack_count())
         self._queue.close()
         return left
@@ -107,19 +107,19 @@ class LocalQueue:
         return [job.data for job in self._jobs]
 
     def acknowledge(self) -> None:
-        """All that were given."""
+        """Acknowledge all delivered values."""
         for job in self._jobs:
             self._queue.ack(job)
 
     def close(self) -> int:
-        """How many are left."""
+        """The number of remaining values."""
         stats = self._queue.stats()
         self._queue.close()
         return int(stats["ready"] + stats["processing"])
 
 
 class _Bytes:
-    """Values as they are."""
+    """Values, stored unchanged."""
 
     def dumps(self, value: bytes) -> bytes:
         return value

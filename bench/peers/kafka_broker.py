@@ -5,7 +5,7 @@ the process. It has the same two cores as its client. Its CPU seconds count as t
 contestant's, since without it nothing is stored. Like logstore without syncs it leaves
 records to the operating system; one replica, ``acks=1``.
 
-Java and the jars are those of the tests: tests/support/kafka_tools.py.
+Java and the jars are the same as in the tests: tests/support/kafka_tools.py.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _broker() -> Broker:
 
 
 class _Client(Contestant):
-    """Talks to the broker, about topics of its own."""
+    """Talks to the broker, about its own topics."""
 
     def open(self) -> None:
         self.broker = _broker()

@@ -7,7 +7,7 @@ One broker (KRaft, one node) on the same cores, with the broker's default of
 that a broker takes by default, 6 s; their own default is 45 s. A commit is synchronous,
 and written by the broker, which leaves it to the operating system.
 
-Java and the jars are those of the tests: tests/support/kafka_tools.py.
+Java and the jars are the same as in the tests: tests/support/kafka_tools.py.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ class Read(_Reading):
 
 
 class RandomRead(_Reading):
-    """A get in a transaction of its own, since each sees the newest state."""
+    """A get in a separate transaction each, since each sees the newest state."""
 
     name = "LMDB get"
 

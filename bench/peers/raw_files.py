@@ -21,7 +21,7 @@ _READ_BYTES = 256 * 1024
 
 
 def message(offset: int, key: bytes, value: bytes) -> bytes:
-    """A message of magic 1 as it is on disk."""
+    """A message of magic 1 in its form on disk."""
     body = b"".join(
         [
             b"\x01\x00",
@@ -160,7 +160,7 @@ class _RawFile(_Raw):
 
 
 class Pread(_RawFile):
-    """A pread of one message where it is known to be; its checksum is not looked at."""
+    """A pread of one message at its known position; its checksum is not checked."""
 
     name = "os.pread"
 
@@ -186,8 +186,8 @@ class CachedRead(_RawFile):
 
     def open(self) -> None:
         super().open()
-        # Whole pages: if a copy begins 1 to 63 bytes behind its source, by the lowest
-        # 12 bits of their addresses, some processors take four times as long.
+        # Whole pages: if a copy begins 1 to 63 bytes after its source, by the lowest 12
+        # bits of their addresses, some processors take four times as long.
         self.view = memoryview(mmap.mmap(-1, _READ_BYTES))
 
     def work(self) -> int:

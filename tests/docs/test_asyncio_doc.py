@@ -1,4 +1,4 @@
-"""docs/asyncio.md: its examples run as pasted, and it names what there is."""
+"""docs/asyncio.md: its examples run as pasted, and every name in it exists."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def test_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In order, in an empty directory; what they assert is true."""
+    """The blocks run in order, in an empty directory; their assertions hold."""
     monkeypatch.chdir(tmp_path)
     blocks = BLOCK.findall(TEXT)
     assert len(blocks) >= 4
@@ -38,7 +38,7 @@ def test_methods_that_are_awaited_are_those_that_wait() -> None:
 
 @pytest.mark.parametrize("name", sorted(logstore.aio.__all__))
 def test_public_name_and_its_members_have_docstrings(name: str) -> None:
-    """Those that are as in `logstore` have the docstrings from there."""
+    """Classes shared with `logstore` keep their docstrings from there."""
     value = getattr(logstore.aio, name)
     assert value.__doc__
     if inspect.isclass(value):

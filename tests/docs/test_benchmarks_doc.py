@@ -1,4 +1,4 @@
-"""The page of the benchmarks: its tables, its plots, the cases that it describes."""
+"""The page of the benchmarks: its tables, its plots, its list of cases."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def compare(*arguments: str, before: str = "") -> subprocess.CompletedProcess[st
 
 
 def run_code(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run statements from the root of the tree, where they find `bench`."""
+    """Run statements in the root of the tree, with `bench` importable."""
     path = [str(Path(logstore.__file__).parents[1]), str(ROOT), *sys.path]
     return subprocess.run(
         [sys.executable, "-c", code, *arguments],
@@ -51,7 +51,7 @@ def test_tables_are_those_of_the_measurements() -> None:
 
 @pytest.mark.parametrize("path", MEASURED, ids=lambda path: path.stem)
 def test_measurements_say_when_and_where(path: Path) -> None:
-    """And are small, with medians of at least seven rounds."""
+    """They are small, too, with medians of at least seven rounds."""
     found = json.loads(path.read_text(encoding="utf-8"))
     assert path.stat().st_size <= BYTES_MAX
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", found["date"])
@@ -62,7 +62,7 @@ def test_measurements_say_when_and_where(path: Path) -> None:
 
 @pytest.mark.parametrize("name", MAKE["PLOTS"])
 def test_plot_is_on_the_page_and_readable(name: str) -> None:
-    """With text as text, and nothing from another host."""
+    """Text stays text, and nothing is fetched from another host."""
     assert f"](images/{name}.svg)" in PAGE
     path = DOCS / "images" / f"{name}.svg"
     svg = path.read_text(encoding="utf-8")
@@ -74,7 +74,7 @@ def test_plot_is_on_the_page_and_readable(name: str) -> None:
 
 
 def test_page_describes_each_case() -> None:
-    """Those of `bench.compare --list`, and no others with a row in a table."""
+    """Each case of `bench.compare --list` is described; tables have no other cases."""
     run = compare("--list")
     assert run.returncode == 0, run.stderr
     cases = run.stdout.split()
@@ -104,7 +104,7 @@ def test_rival_that_is_not_installed_is_left_out() -> None:
 
 
 def test_queues_of_the_services_give_what_was_put(tmp_path: Path) -> None:
-    """Each of them, and the table says how fast; `bench.services` checks the values."""
+    """The table names the rate of each of them; `bench.services` checks the values."""
     code = (
         "import pathlib, sys\n"
         "from bench import services\n"

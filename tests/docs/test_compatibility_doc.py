@@ -1,4 +1,4 @@
-"""The tables of docs/compatibility.md are those of the data, and their tests exist."""
+"""The tables of docs/compatibility.md equal the data, and their tests exist."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def test_named_test_exists(name: str) -> None:
 
 @pytest.mark.parametrize("table", TABLES)
 def test_rows_name_releases_of_their_table(table: str) -> None:
-    """And each has a cell for each release: a test, or a reason why there is none."""
+    """Each row has a cell for each release: a test, or the reason for its absence."""
     rows, releases = TABLES[table]
     assert len({row.what for row in rows}) == len(rows)
     for row in rows:
         assert row.shown
-        # No releases: all of the table.
+        # No releases listed: all releases of the table.
         shown = {r for w in row.shown.values() for r in w.split() or releases}
         absent = set(row.absent.split())
         assert shown | absent == set(releases), row.what

@@ -16,7 +16,7 @@ BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def test_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In order, in an empty directory; what they assert is true."""
+    """The blocks run in order, in an empty directory; their assertions hold."""
     for name in ("duckdb", "pandas", "polars"):
         pytest.importorskip(name)
     monkeypatch.chdir(tmp_path)

@@ -1,11 +1,11 @@
 """The pages of docs/ against the code: labels, errors, settings, names.
 
-Code blocks of README and guide are run by test_pages.py, those of the Spark page with
+Code blocks of README and guide are run by test_pages.py, blocks of the Spark page with
 the connector's tests.
 
-docs/format.md has tests of its own (test_format_doc.py), but for the chapters on
-logstore's own files, whose examples are decoded here and whose tables are held against
-files that a store has just written.
+test_format_doc.py tests docs/format.md, except for the chapters on logstore's own
+files: their examples are decoded here, and their tables are compared with files that a
+store has just written.
 """
 
 from __future__ import annotations
@@ -92,14 +92,14 @@ def labels_in_table(heading: str) -> list[str]:
 
 
 def test_recovery_table_has_the_labels_of_the_code() -> None:
-    """A label that recovery can give is in the table, and no other."""
+    """The table has each label that recovery can report, and no other."""
     assert len(LABELS) >= 12
     assert sorted(labels_in_table("## Recovery")) == sorted(LABELS)
 
 
 def test_repair_tables_have_the_labels_of_the_code() -> None:
-    """Those of `RepairAction`, in the design, on the command's page, in its docstring;
-    and each is given by some module."""
+    """Labels of `RepairAction` in the design, on the command's page and in its
+    docstring; each is reported by some module."""
     labels = {
         name: value
         for name, value in vars(repair_report).items()
@@ -118,7 +118,7 @@ def test_repair_tables_have_the_labels_of_the_code() -> None:
 
 
 def test_every_label_is_used_in_the_code() -> None:
-    """A label that nobody reports any more is not documented as if it were."""
+    """A label that is no longer reported is not documented."""
     text = "".join(path.read_text() for path in SOURCES.rglob("*.py"))
     for name, value in vars(recovery).items():
         if name.isupper() and isinstance(value, str) and value in LABELS:
@@ -126,7 +126,7 @@ def test_every_label_is_used_in_the_code() -> None:
 
 
 def test_operations_says_what_to_do_about_each_label() -> None:
-    """Whoever gets a report finds its labels."""
+    """Every label of a report is in the table."""
     listed = [in_code(cells[0]) for cells in rows(page("operations.md"), "label")]
     assert sorted(label for labels in listed for label in labels) == sorted(LABELS)
 
@@ -141,14 +141,14 @@ ERRORS = {
 
 
 def test_operations_has_an_entry_for_each_error() -> None:
-    """What it means and what to do, for every exception of logstore.errors."""
+    """Every exception of logstore.errors has an entry with its meaning and remedy."""
     text = chapter(page("operations.md"), "## Errors")
     assert sorted(re.findall(r"^### `(\w+)`$", text, re.MULTILINE)) == sorted(ERRORS)
 
 
 @pytest.mark.parametrize("name", sorted(ERRORS))
 def test_entry_names_the_facts_and_the_built_in_base(name: str) -> None:
-    """Attributes of an exception are named, and which `except` catches it as well."""
+    """The attributes of an exception are named, and the built-in base class."""
     kind = ERRORS[name]
     entry = chapter(page("operations.md"), f"### `{name}`")
     words = set(in_code(entry))
@@ -183,7 +183,7 @@ def log_messages() -> set[str]:
 
 
 def test_operations_has_each_log_message() -> None:
-    """Someone who sees a line in a log finds it."""
+    """Every message that the library logs is in the table."""
     listed = {in_code(cells[1])[0] for cells in rows(page("operations.md"), "level")}
     assert listed == log_messages()
 
@@ -193,7 +193,7 @@ def test_operations_has_each_log_message() -> None:
 
 @pytest.mark.parametrize("kind", [logstore.StoreConfig, logstore.TopicConfig])
 def test_setting_is_explained_in_its_docstring(kind: Any) -> None:
-    """Each field stands in the docstring, from which the reference is made."""
+    """Each field is in the docstring, from which the reference is made."""
     text = inspect.getdoc(kind) or ""
     for field in dataclasses.fields(kind):
         assert re.search(rf"^    .*\b{field.name}\b.*:", text, re.MULTILINE), field.name
@@ -208,7 +208,7 @@ def number(text: str) -> int:
 
 
 def test_defaults_in_durability_are_those_of_the_code() -> None:
-    """The tables by setting tell the defaults as they are."""
+    """The tables by setting name the real defaults."""
     settings = {
         field.name: field.default
         for kind in (logstore.StoreConfig, logstore.TopicConfig)
@@ -276,7 +276,7 @@ def test_reference_has_every_public_name() -> None:
 
 
 def test_reference_leaves_out_what_is_not_for_users() -> None:
-    """Parameters with an underscore: they are for tests."""
+    """Parameters with an underscore are left out: they are for tests."""
     assert not re.search(r"^ +_\w+:|[(,] ?_\w+:", "\n".join(REFERENCE.values()), re.M)
 
 
@@ -301,7 +301,7 @@ def test_public_name_has_a_docstring(name: str) -> None:
     value = getattr(logstore, name)
     doc = vars(value).get("__doc__") if inspect.isclass(value) else value.__doc__
     assert doc
-    # What dataclasses and named tuples make up themselves does not count.
+    # Generated docstrings of dataclasses and named tuples do not count.
     assert not doc.startswith(f"{name}(")
 
 
@@ -330,7 +330,7 @@ STATES = [pytest.param(*found, id=found[0]) for found in STATE.findall(FORMAT)]
 
 
 def unpack(data: bytes) -> dict[str, Any]:
-    """A state file, as docs/format.md says."""
+    """A state file, unpacked by the rules of docs/format.md."""
     head, body, *rest = data.split(b"\n")
     assert rest in ([b""], [])
     assert head == b"xxh64 " + xxhash.xxh64(body, seed=0).hexdigest().encode()
@@ -341,7 +341,7 @@ def unpack(data: bytes) -> dict[str, Any]:
 
 
 def fields_of(kind: str, value: dict[str, Any]) -> dict[str, Any]:
-    """What the page shows of a state file."""
+    """The fields of a state file in the form that the page shows."""
     if kind == "owner":
         prints = [
             f"{one['clean_shutdown']}/{one['recovery_points']}"
@@ -383,19 +383,20 @@ def fields_of(kind: str, value: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("kind", "block", "fields"), STATES)
 def test_example_of_a_state_file_decodes(kind: str, block: str, fields: str) -> None:
-    """The examples have right checksums and say what stands below them."""
+    """The examples have right checksums, and their fields are the ones listed below
+    them."""
     found = fields_of(kind, unpack(block.encode()))
     said = dict(line.split(": ", 1) for line in fields.splitlines())
     assert said == {name: str(found[name]) for name in said}
 
 
 def test_every_state_file_has_an_example() -> None:
-    """One each."""
+    """Each kind of state file has one example."""
     assert [kind for kind, _, _ in STATE.findall(FORMAT)] == list(OWN_FILES)
 
 
 def field_names(value: Any, prefix: str = "") -> Iterator[str]:
-    """``a``, ``b.c``, ``d[].e``: what the tables call the fields of a value."""
+    """``a``, ``b.c``, ``d[].e``: the names of fields in the tables."""
     if isinstance(value, dict):
         for name, inner in value.items():
             yield f"{prefix}{name}"
@@ -407,8 +408,8 @@ def field_names(value: Any, prefix: str = "") -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def closed_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store with several segments that was closed cleanly; a topic of it was damaged
-    then, and seen to be."""
+    """A store with several segments that was closed cleanly; afterwards a topic of it
+    was damaged, and the damage was found."""
     root = tmp_path_factory.mktemp("docs") / "data"
     with logstore.open(root) as store:
         config = logstore.TopicConfig(segment_bytes=400, segment_digests=True)
@@ -449,21 +450,21 @@ def test_tables_have_the_fields_that_are_written(kind: str, closed_store: Path) 
         listed |= {"topics.*"}
         # Steps of a creation and a deletion.
         written |= {"topics.*.creating", "topics.*.deleting"}
-        # Of a topic that Kafka has used.
+        # A topic that Kafka has used.
         written |= {"topics.*.kafka_id"}
     if kind == "partition":
         listed |= {"active"}
-        # Of a log that was compacted, during a swap, after another program wrote, and
-        # of one that was cut often.
+        # A log that was compacted, one during a swap, one after another program wrote,
+        # and one that was cut often.
         written |= {"compactions", "swapping", "returns", "is_merged"}
     if kind == "publication":
-        # Of an entry that was appended.
+        # An entry that was appended.
         written |= {"logs"}
     assert written == listed
 
 
 def test_settings_that_a_topics_file_leaves_out_are_on_the_page(tmp_path: Path) -> None:
-    """They are what they are for good: stores have been written without them."""
+    """These defaults can never change: stores have been written without them."""
     text = chapter(FORMAT, "### `.logstore-topics`")
     left_out = {
         in_code(cells[0])[0]: json.loads(cells[1]) for cells in rows(text, "setting")
@@ -536,13 +537,13 @@ def anchors(text: str) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}
 
 
-# Written apart from the others; they need not be there for these tests to pass.
+# These pages come from elsewhere; the tests pass without them.
 WRITTEN_APART = {"cli.md", "spark.md", "benchmarks.md"}
 
 
 @pytest.mark.parametrize("path", PAGES, ids=NAME)
 def test_links_lead_somewhere(path: Path) -> None:
-    """To files that are there and headings that they have."""
+    """Links lead to existing files and to headings in them."""
     text = path.read_text(encoding="utf-8")
     prose = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
     for target in re.findall(r"\]\(([^)\s]+)\)", prose):
@@ -559,7 +560,7 @@ def test_links_lead_somewhere(path: Path) -> None:
 
 @pytest.mark.parametrize("path", PAGES, ids=NAME)
 def test_page_does_not_name_absolute_paths(path: Path) -> None:
-    """Nothing of the machine that a page was written on."""
+    """Pages have no paths of the machine on which they were written."""
     text = path.read_text(encoding="utf-8")
     assert not re.search(r"(?<![\w.])/(home|root|work|tmp|usr|var)/", text)
 

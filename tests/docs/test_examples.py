@@ -1,6 +1,6 @@
-"""``examples/``: one command each, and what they print is right.
+"""``examples/``: each runs with one command, and its output is right.
 
-Those for Spark have tests with the connector's.
+Examples for Spark are tested with the connector.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FOR_SPARK = {"demo_spark.py", "late_readings.py", "spark_session.py", "word_coun
 
 
 def run(name: str, *arguments: str, status: int = 0) -> str:
-    """What an example prints."""
+    """Run an example and return its output."""
     result = subprocess.run(
         [sys.executable, f"examples/{name}", *arguments],
         cwd=ROOT,
@@ -45,7 +45,7 @@ def run(name: str, *arguments: str, status: int = 0) -> str:
 
 
 def load(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """An example as a module, with what stands beside it."""
+    """An example as a module; it can import its neighbours."""
     monkeypatch.syspath_prepend(str(EXAMPLES))
     spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
     assert spec
@@ -68,12 +68,12 @@ def test_every_example_is_listed_and_tested() -> None:
 
 @pytest.mark.parametrize("name", sorted(PROGRAMS - FOR_SPARK))
 def test_help_says_what_there_is_to_choose(name: str) -> None:
-    """And ends at once."""
+    """The program ends at once."""
     assert "--" in run(name, "--help").partition("--help")[2]
 
 
 def test_broker_disk_is_a_golden_directory() -> None:
-    """As a broker left it: the same files, the same bytes."""
+    """The example has the same files and the same bytes."""
     disk = EXAMPLES / "broker_disk"
     files = {p.relative_to(disk).as_posix() for p in disk.rglob("*") if p.is_file()}
     golden = {
@@ -88,7 +88,7 @@ def test_broker_disk_is_a_golden_directory() -> None:
 
 
 def number(text: str) -> int:
-    """``1,234`` as it is printed."""
+    """The number in a printed text such as ``1,234``."""
     return int(text.replace(",", ""))
 
 
@@ -96,7 +96,7 @@ REPAIRED = r"repaired: ([\d,]+) records lost, the batch of one flipped bit; ([\d
 
 
 def test_demo_shows_each_of_its_steps(tmp_path: Path) -> None:
-    """With few records; the store that it keeps has what it says."""
+    """Few records are enough; the store that it keeps agrees with the output."""
     text = run("demo.py", "--records", "20000", "--dir", str(tmp_path / "store"))
     for said in (
         "20,000 records in 4 partitions, synced",
@@ -134,7 +134,7 @@ def test_demo_shows_each_of_its_steps(tmp_path: Path) -> None:
 def test_demo_fails_when_a_record_is_not_as_written(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It compares, it does not only say so."""
+    """The demo compares records, and does not only claim so."""
     demo = load("demo", monkeypatch)
     wrong = iter(range(10**9))
     monkeypatch.setattr(
@@ -147,7 +147,7 @@ def test_demo_fails_when_a_record_is_not_as_written(
 def test_demo_fails_when_an_acknowledged_record_is_lost(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The writer's word is held against the log."""
+    """The acknowledgements of the writer are compared with the log."""
     demo = load("demo", monkeypatch)
     liar = tmp_path / "liar.py"
     liar.write_text(
@@ -165,7 +165,7 @@ def test_demo_fails_when_an_acknowledged_record_is_lost(
 def test_demo_fails_when_a_durable_record_is_lost(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A power cut that takes more than it may: logstore says what is missing."""
+    """A power cut that loses too much: logstore reports the missing records."""
     demo = load("demo", monkeypatch)
     cut_power = demo.cut_power
 
@@ -184,7 +184,7 @@ def test_demo_fails_when_a_durable_record_is_lost(
 def test_power_cut_of_the_demo_takes_what_no_sync_has_covered(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """And nothing else: what is left is a log that ends somewhere between the two."""
+    """Nothing else is lost: the log ends between the last sync and the last append."""
     demo = load("demo", monkeypatch)
     path = str(tmp_path / "store")
     script = (
@@ -211,7 +211,7 @@ def test_demo_refuses_too_few_records() -> None:
 
 
 def test_service_answers_and_counts_the_same() -> None:
-    """The follower's totals are those of the answers."""
+    """The totals of the follower equal the sums of the answers."""
     text = run("service_threads.py", "--seconds", "0.5")
     assert int(re.findall(r"^(\d+) orders answered", text, re.MULTILINE)[0]) > 0
     assert text.endswith("the follower's totals are those of the answers\n")
@@ -239,7 +239,7 @@ def test_service_stops_cleanly_at_sigterm(tmp_path: Path) -> None:
 
 
 def test_readers_count_each_record_once() -> None:
-    """Also the one that is killed."""
+    """The reader that is killed counts each record once, too."""
     text = run("reader_processes.py", "--records", "4000")
     assert "reader 0 was killed on the way" in text
     sums = [int(found) for found in re.findall(r"^reader \d: (\d+)$", text, re.M)]
@@ -247,7 +247,7 @@ def test_readers_count_each_record_once() -> None:
 
 
 def test_worker_that_is_killed_is_replaced() -> None:
-    """Each order has one invoice; the other worker writes those that are left."""
+    """Each order has one invoice; the other worker writes the remaining ones."""
     text = run("workers.py", "--orders", "4000")
     ann, bob = map(number, re.findall(r"\b(?:after|written) ([\d,]*\d)", text))
     assert min(ann, bob) >= 1
@@ -255,7 +255,7 @@ def test_worker_that_is_killed_is_replaced() -> None:
 
 
 def test_disk_of_a_broker_becomes_parquet(tmp_path: Path) -> None:
-    """All but the damaged batch; the damage and what it costs are told."""
+    """All records but the damaged batch; the damage and its cost are reported."""
     output = tmp_path / "parquet"
     text = run("recover_broker_disk.py", "--to", str(output))
     assert "damaged-batch: open-txn-0/00000000000000000000.log at byte" in text
@@ -270,7 +270,7 @@ def test_disk_of_a_broker_becomes_parquet(tmp_path: Path) -> None:
 
 
 def test_data_frames_agree() -> None:
-    """pandas, Polars and DuckDB count what was written."""
+    """pandas, Polars and DuckDB count the written records."""
     text = run("data_frames.py", "--records", "3000")
     for library in ("pandas", "polars", "duckdb"):
         assert f"{library}: 3000 views in 3 hours, as they were written\n" in text
@@ -280,8 +280,8 @@ def test_data_frames_agree() -> None:
 
 
 def run_notebook(name: str) -> list[Any]:
-    """The cells of code of a notebook that is kept without outputs, run in order in a
-    kernel of its own."""
+    """The code cells of a notebook, run in order in a new kernel. The notebook is kept
+    without outputs."""
     notebook = nbformat.read(EXAMPLES / name, as_version=4)
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert not any(cell.outputs for cell in cells)

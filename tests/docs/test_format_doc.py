@@ -1,8 +1,8 @@
 """docs/format.md against ls_format.h and against an independent decoder.
 
-The decoder below is written from the page, with the standard library and other people's
-checksums and codecs, and shares nothing with logstore: where it, the page and the C
-header agree, a mistake would have to be made three times.
+The decoder below is written from the page, with the standard library and third-party
+checksums and codecs, and shares nothing with logstore: a mistake would have to be made
+three times, in the decoder, the page and the C header.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "format.md").read_text(encoding="utf-8")
 HEADER = (ROOT / "src/logstore/_native/ls_format.h").read_text(encoding="utf-8")
 
-# Kinds of `_POS` constants that the page has to have, all of them.
+# Kinds of `_POS` constants that must all be on the page.
 DOCUMENTED = re.compile(r"LS_(FRAME|MESSAGE|BATCH|INDEX|TIME)_\w+_POS(_V[01])?")
 
 
@@ -80,7 +80,7 @@ CONSTANTS = constants(HEADER)
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A Markdown table: the chapter it stands in, its head and its rows."""
+    """A Markdown table: its chapter, its head and its rows."""
 
     chapter: str
     head: tuple[str, ...]
@@ -108,7 +108,7 @@ LENGTHS = [dict.fromkeys("akv", 0), dict.fromkeys("akv", 1), {"a": 5, "k": 7, "v
 
 
 def table_faults(table: Table, names: dict[str, int]) -> list[str]:
-    """What is wrong with a byte table, a sentence each."""
+    """The faults of a byte table, one sentence each."""
     faults = []
     for lengths in LENGTHS:
         pos = 0
@@ -138,18 +138,18 @@ def table_faults(table: Table, names: dict[str, int]) -> list[str]:
 
 
 def test_page_has_the_byte_tables() -> None:
-    """The parser above finds the tables, so that the next tests are about something."""
+    """The parser above finds the tables, so that the next tests check something."""
     assert len(BYTE_TABLES) == 12
 
 
 @pytest.mark.parametrize("table", BYTE_TABLES, ids=lambda table: table.chapter)
 def test_byte_table_adds_up_and_equals_the_header(table: Table) -> None:
-    """Each field begins where the one before ends, and C has the same numbers."""
+    """Each field begins at the end of the previous one, and C has the same numbers."""
     assert table_faults(table, CONSTANTS) == []
 
 
 def test_every_position_of_the_header_is_on_the_page() -> None:
-    """A field that C knows is documented."""
+    """Every field of the C header is documented."""
     named = {row[4].strip("`") for t in BYTE_TABLES for row in t.rows if len(row) > 4}
     assert {name for name in CONSTANTS if DOCUMENTED.fullmatch(name)} <= named
 
@@ -510,7 +510,7 @@ def only(kind: str) -> bytes:
 
 @pytest.mark.parametrize("example", DECODED, ids=lambda example: example.name)
 def test_example_decodes_to_its_fields(example: Example) -> None:
-    """A worked example says what its bytes say, and its checksum is right."""
+    """A worked example has the listed fields, and its checksum is right."""
     found = DECODERS[example.kind](example.data)
     shown = {name: str(found.get(name, "missing")) for name in example.fields}
     assert shown == example.fields
@@ -518,14 +518,14 @@ def test_example_decodes_to_its_fields(example: Example) -> None:
 
 @pytest.mark.parametrize("example", BINARY, ids=lambda example: example.name)
 def test_example_with_a_changed_last_byte_is_refused(example: Example) -> None:
-    """The decoder does look at the checksum."""
+    """The decoder does check the checksum."""
     changed = example.data[:-1] + bytes([example.data[-1] ^ 1])
     with pytest.raises(Bad, match="CRC"):
         DECODERS[example.kind](changed)
 
 
 def test_every_kind_of_example_is_on_the_page() -> None:
-    """No chapter has lost its example, and none stands there unread."""
+    """No chapter lacks its example, and none is left undecoded."""
     alone = {
         "hex varint",
         "hex lz4-header",
@@ -540,7 +540,7 @@ def test_every_kind_of_example_is_on_the_page() -> None:
 
 
 def test_varint_examples_decode_to_their_numbers() -> None:
-    """Each line is a varint and the number it stands for."""
+    """Each line has a varint and its number."""
     (block,) = re.findall(r"```hex varint\n(.*?)```", PAGE, re.DOTALL)
     for line in block.splitlines():
         encoded, number = line.split("#")
@@ -596,7 +596,7 @@ def test_lz4_header_checksum_covers_what_the_page_says(kind: str, begin: int) ->
 
 
 def test_links_inside_the_page_lead_to_headings() -> None:
-    """Contents and cross references follow when a heading changes."""
+    """Contents and cross references are updated with the headings."""
     headings = re.findall(r"^#+ (.*)$", PAGE, re.MULTILINE)
     anchors = {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}
     assert set(re.findall(r"\]\(#([^)]+)\)", PAGE)) <= anchors

@@ -1,4 +1,4 @@
-"""The distribution: its name, its extras, its wheel, and what the set-up does."""
+"""The distribution: its name, its extras, its wheel, and the steps of the set-up."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ EXTRAS: dict[str, list[str]] = PROJECT["project"]["optional-dependencies"]
 
 # --------------------------------------------------------------------- the name
 
-# What would install somebody else's package: the old name behind `pip install`, or
-# with an extra.
+# Advice that installs a foreign package: the old name after `pip install`, or with an
+# extra.
 OLD_ADVICE = re.compile(
     r"""
     (?<![\w.-])logstore\[[a-z]+(,\ ?[a-z]+)*\]
@@ -42,13 +42,13 @@ OLD_ADVICE = re.compile(
     """,
     re.VERBOSE,
 )
-# What tells of the past, or of the old name itself.
+# Files about the history, or about the old name itself.
 EXEMPT = {"CHANGELOG.md", "tests/docs/test_packaging.py", "tools/old_name.py"}
 TEXTS = {".py", ".md", ".toml", ".yml", ".cfg", ".sh", ".ipynb", ".txt", ""}
 
 
 def repository_files() -> list[Path]:
-    """The text files of the tree, without what was built and without golden files."""
+    """The text files of the tree, without build output and golden files."""
     found = []
     for folder, folders, names in os.walk(ROOT):
         folders[:] = [
@@ -77,7 +77,7 @@ def repository_files() -> list[Path]:
     ],
 )
 def test_old_advice_is_recognized(text: str) -> None:
-    """Every way to say it."""
+    """Every form of the old advice."""
     assert OLD_ADVICE.search(text)
 
 
@@ -92,7 +92,7 @@ def test_old_advice_is_recognized(text: str) -> None:
     ],
 )
 def test_right_advice_is_not_taken_for_the_old_one(text: str) -> None:
-    """The import keeps its name."""
+    """The name of the import is unchanged."""
     assert not OLD_ADVICE.search(text)
 
 
@@ -130,7 +130,7 @@ def names(requirements: list[str]) -> set[str]:
 
 
 def test_extras_for_users_are_apart_from_those_for_development() -> None:
-    """`all` brings what users may want; no linter, no test tool."""
+    """`all` has packages that users may want; no linter, no test tool."""
     for_users = {"arrow", "browse", "spark", "metrics", "json", "all"}
     assert set(EXTRAS) == for_users | {"docs", "test", "bench", "dev"}
     assert names(EXTRAS["arrow"]) == {"pyarrow"}
@@ -157,7 +157,7 @@ print(sorted(heavy & set(sys.modules)))
 
 
 def test_import_loads_none_of_the_large_packages() -> None:
-    """Services pay for none of them."""
+    """Services do not pay for them."""
     result = subprocess.run(
         [sys.executable, "-c", IMPORT], capture_output=True, text=True, check=True
     )
@@ -170,14 +170,14 @@ def test_wheels_are_built_for_every_python_that_is_promised() -> None:
     promised = re.findall(r"Python :: 3\.(\d+)", classifiers)
     assert promised == ["10", "11", "12", "13", "14"]
     build = PROJECT["tool"]["cibuildwheel"]["build"]
-    # Those that only the workflow can run are built, and not promised yet.
+    # Versions that only the workflow can test are built, and not promised yet.
     unpromised = ["cp314t-*", "cp315-*"]
     assert build.split() == [f"cp3{minor}-*" for minor in promised] + unpromised
     assert "skip" not in PROJECT["tool"]["cibuildwheel"]  # nor is musl left out
     assert PROJECT["project"]["requires-python"] == f">=3.{promised[0]}"
     workflow = (ROOT / ".github" / "workflows" / "wheels.yml").read_text()
     assert "make wheels" in workflow
-    # The images have no JDK: the jar is built before them, and looked for in the wheel.
+    # The images have no JDK: the jar is built before them, and checked in the wheel.
     assert "setup-java" in workflow
     assert "--with-jar" in PROJECT["tool"]["cibuildwheel"]["test-command"]
     assert "ubuntu-24.04-arm" in workflow
@@ -193,7 +193,7 @@ def metadata_of(wheel: Path) -> Message:
 
 
 def test_page_of_the_wheel_leads_to_the_repository(tmp_path: Path) -> None:
-    """With an author and addresses, and no link into a directory that is not there."""
+    """The page has an author and addresses, and no relative links."""
     address = "https://example.org/them/logstore"
     wheel = build_wheel(tmp_path / "sources", LOGSTORE_REPOSITORY=f"{address}/")
     metadata = metadata_of(wheel)
@@ -215,8 +215,8 @@ def test_page_of_the_wheel_leads_to_the_repository(tmp_path: Path) -> None:
 def test_wheel_is_manylinux_and_works_alone(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """One wheel for all versions of Python; installed into an empty environment, with
-    what it depends on, it writes, reads and has its command; and the reader in Java, if
+    """One wheel for all versions of Python; installed into an empty environment with
+    its dependencies, it writes, reads and has its command, and the reader in Java if
     that is built here."""
     wheel = shared_wheel(tmp_path_factory)
     search = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
@@ -248,24 +248,24 @@ def test_wheel_is_manylinux_and_works_alone(
 
 
 def environment_with(wheel: Path, folder: Path) -> Path:
-    """An environment in which the wheel is installed; what it depends on comes from the
+    """An environment with the wheel installed; its dependencies come from the
     environment of this test, so that no network is needed."""
     venv.create(folder, with_pip=True)
     python = folder / "bin" / "python"
     pip = [python, "-m", "pip", "--disable-pip-version-check", "--quiet"]
-    # What PYTHONPATH leads to would count as installed.
+    # Packages on PYTHONPATH would count as installed.
     alone = {**os.environ, "PYTHONPATH": ""}
     install = [*pip, "install", "--no-index", "--no-deps", wheel]
     subprocess.run(install, env=alone, check=True)
     (packages,) = folder.glob("lib/python*/site-packages")
     shared = [path for path in sys.path if path.endswith("site-packages")]
-    # Below the environment's own: the wheel is found first.
+    # These follow the environment's own packages: the wheel is found first.
     (packages / "shared.pth").write_text("\n".join(shared))
     return python
 
 
 def test_page_names_what_a_service_needs_without_the_command() -> None:
-    """All that is installed along, but for what only the command line imports."""
+    """All dependencies except for packages that only the command line imports."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     needed = {re.split(r"[><=]", text)[0] for text in project["dependencies"]}
     page = (ROOT / "docs" / "cli.md").read_text("utf-8")
@@ -296,8 +296,8 @@ ASK = "import importlib.metadata as m; print(m.version('logstore'))"
 
 @pytest.mark.slow
 def test_old_installation_is_removed(tmp_path: Path) -> None:
-    """An environment that has the distribution under its old name loses it; a second
-    run finds nothing to do."""
+    """The distribution under its old name is removed from an environment; a second run
+    finds nothing to do."""
     venv.create(tmp_path / "venv", with_pip=True)
     python = tmp_path / "venv" / "bin" / "python"
     (packages,) = (tmp_path / "venv").glob("lib/python*/site-packages")
@@ -323,7 +323,7 @@ def test_old_installation_is_removed(tmp_path: Path) -> None:
 
 
 def test_make_removes_the_old_installation_before_each_new_one() -> None:
-    """In every recipe that installs the package."""
+    """Every recipe that installs the package does so."""
     text = (ROOT / "Makefile").read_text()
     installing = re.findall(r"^\$\(\w+_STAMP\):.*\n((?:\t.*\n)+)", text, re.MULTILINE)
     recipes = [recipe for recipe in installing if "--editable" in recipe]
@@ -336,7 +336,7 @@ STEP = [sys.executable, str(ROOT / "tools" / "step.py")]
 
 
 def test_step_of_the_set_up_says_what_it_does_and_how_long_it_took() -> None:
-    """Two lines in a file; the output of the command is for failures."""
+    """Two lines in a file; the output of the command is shown for failures only."""
     command = [*STEP, "2/3", "installing", "--", "echo", "noise"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0
@@ -346,7 +346,7 @@ def test_step_of_the_set_up_says_what_it_does_and_how_long_it_took() -> None:
 
 
 def test_failed_step_shows_the_output_and_gives_its_status() -> None:
-    """So that make stops, and somebody can see why."""
+    """Make stops, and the output shows why."""
     command = [*STEP, "1/3", "label", "--", "sh", "-c", "echo no disk >&2; exit 7"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 7
@@ -355,7 +355,7 @@ def test_failed_step_shows_the_output_and_gives_its_status() -> None:
 
 
 def test_step_without_its_command_says_so() -> None:
-    """A command that is not there, and arguments that are missing."""
+    """A command that does not exist, and missing arguments."""
     gone = subprocess.run(
         [*STEP, "1/3", "x", "--", "/no/such"], capture_output=True, text=True
     )
@@ -365,7 +365,7 @@ def test_step_without_its_command_says_so() -> None:
 
 
 def test_step_shows_a_bar_on_a_terminal() -> None:
-    """With the last line of the command, cut to the width."""
+    """The bar shows the last line of the command, cut to the width."""
     command = [*STEP, "3/3", "building", "--", "sh", "-c", "echo Collecting; sleep 0.4"]
     terminal, other_end = os.openpty()
     process = subprocess.Popen(command, stdout=other_end, stdin=subprocess.DEVNULL)
@@ -383,8 +383,8 @@ def test_step_shows_a_bar_on_a_terminal() -> None:
 
 
 def test_spark_module_without_pyspark_says_what_to_install() -> None:
-    """As the other optional packages do; another module that is missing is not told
-    to be pyspark."""
+    """The message is like that for other optional packages; a different missing module
+    does not get the advice."""
     code = (
         "import sys\n"
         "sys.modules['{}'] = None\n"

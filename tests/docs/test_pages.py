@@ -1,4 +1,4 @@
-"""README and guide, run from top to bottom as somebody pastes them."""
+"""README and guide, run from top to bottom as pasted."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return shared_wheel(tmp_path_factory)
 
 
-# The first block of the README: it makes an environment, and builds what is in the
-# checkout with what the package index has.
+# The first block of the README: it makes an environment, and builds the checkout with
+# packages of the index.
 INSTALL = r"python3 -m venv"
 
 
 @pytest.mark.slow
 def test_readme_runs_as_pasted(wheel: Path, tmp_path: Path) -> None:
-    """Its Python, its commands; what needs Spark has a test with the connector's."""
+    """Its Python and its commands; blocks for Spark are tested with the connector."""
     python = make_environment(tmp_path / "venv")
     page = tmp_path / "README.md"
     page.write_text(f"```sh\npip install pylogstore\n```\n\n{README.read_text()}")
@@ -49,7 +49,7 @@ def test_readme_runs_as_pasted(wheel: Path, tmp_path: Path) -> None:
 @pytest.mark.thorough  # downloads pyarrow, and builds
 @pytest.mark.slow
 def test_readme_installs_from_a_checkout(tmp_path: Path) -> None:
-    """Its first block, with the package index."""
+    """The first block, with the package index."""
     (block,) = [
         block for block in blocks_of(README.read_text()) if INSTALL in block.text
     ]
@@ -81,7 +81,7 @@ def test_guide_runs_as_pasted(wheel: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
 def test_every_block_can_be_run(page: Path) -> None:
-    """No block hides from the tests behind a language that nothing runs, or none."""
+    """Every block has a language that can be run."""
     blocks = blocks_of(page.read_text(encoding="utf-8"))
     assert len(blocks) >= 5
     other = [b for b in blocks if b.language not in (*RUNNABLE, "json", "indented")]
@@ -90,7 +90,7 @@ def test_every_block_can_be_run(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
 def test_every_fence_belongs_to_a_block(page: Path) -> None:
-    """Counted in another way: as many fences as blocks have."""
+    """Blocks, counted in another way: by their fences."""
     text = page.read_text(encoding="utf-8")
     fences = re.findall(r"^ *(?:```|~~~)", text, re.MULTILINE)
     fenced = [b for b in blocks_of(text) if b.language != "indented"]
@@ -127,7 +127,7 @@ Text
 
 
 def test_blocks_of_every_kind_are_found() -> None:
-    """With and without language, with tildes, in a list, without a fence."""
+    """Blocks with and without language, with tildes, in a list, without a fence."""
     assert blocks_of(PAGE) == [
         Block("python", "a = 1\n", 4),
         Block("sh", "true\n", 10),
@@ -137,7 +137,7 @@ def test_blocks_of_every_kind_are_found() -> None:
 
 
 def test_fence_that_is_not_closed_is_an_error() -> None:
-    """Its block would hide all that follow."""
+    """Its block would hide all later ones."""
     with pytest.raises(ValueError, match="line 1 is not closed"):
         blocks_of("```python\na = 1\n")
 
@@ -179,6 +179,7 @@ def test_job_is_moved_as_its_comments_say() -> None:
 def test_block_that_fails_is_noticed(
     language: str, text: str, error: type[Exception], tmp_path: Path
 ) -> None:
-    """Every line of shell counts, not the last one; what cannot be run is an error."""
+    """Every line of shell counts, not only the last one; a block that cannot be run is
+    an error."""
     with pytest.raises(error):
         page_runner.run_block(tmp_path / "page.md", Block(language, text, 1), {})

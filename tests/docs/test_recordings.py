@@ -30,19 +30,19 @@ def load(name: str) -> ModuleType:
 
 MAKE: Any = load("make_recordings")
 MAKE_BROWSE: Any = load("make_browse_picture")
-# What each picture must show, so that an old one or a failed run is noticed.
+# Text that each picture must show, so that an old one or a failed run is noticed.
 SHOWN = {
     "demo": ("make demo", "all well", "0 lost", "repaired:"),
     "repair": ("verify --deep data", "damaged", "--mode skip", "no problems"),
     "broker_disk": ("export broker_disk", "codec-snappy", "torn", "130"),
     "report": ("logstore-dump report data -o report.html", "report.html"),
 }
-# Of Textual's export, which is no recording.
+# A class name of Textual's export, which is no recording.
 BROWSE = ("logstore-dump browse data", "orders / partition 0", "customer-", "damaged:")
 
 
 def text_of(svg: str) -> str:
-    """What somebody reads in a picture, row by row."""
+    """The text of a picture, row by row."""
     rows: dict[float, list[tuple[float, str]]] = {}
     for node in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}text"):
         place = (float(node.get("x", 0)), (node.text or "").replace("\xa0", " "))
@@ -53,13 +53,13 @@ def text_of(svg: str) -> str:
 
 
 def test_every_recording_is_checked() -> None:
-    """A new one says what it has to show."""
+    """A new recording needs an entry in `SHOWN`."""
     assert set(SHOWN) == set(MAKE.RECORDINGS)
 
 
 @pytest.mark.parametrize("name", [*SHOWN, "browse"])
 def test_picture_shows_what_it_is_for(name: str) -> None:
-    """It is small, needs no network, and has nothing of the machine it was made on."""
+    """It is small, needs no network, and names nothing of the machine that made it."""
     path = IMAGES / f"{name}.svg"
     svg = path.read_text(encoding="utf-8")
     assert len(svg.encode()) <= BYTES_MAX
@@ -74,19 +74,19 @@ def test_picture_shows_what_it_is_for(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["demo", "repair"])
 def test_readme_has_the_picture(name: str) -> None:
-    """At its head, and with the command line."""
+    """The pictures are in the README."""
     assert f"](docs/images/{name}.svg)" in (ROOT / "README.md").read_text()
 
 
 def test_picture_of_the_browser_is_made_anew() -> None:
-    """With the store, record and damage that the page has."""
+    """The picture shows the store, record and damage of the page."""
     text = text_of(MAKE_BROWSE.picture())
     for said in (*BROWSE, "value: ", '"city": "'):
         assert said in text
 
 
 def test_recording_is_made_anew(tmp_path: Path) -> None:
-    """By running the commands: the picture has their output, and plays."""
+    """The commands are run: the picture has their output, and plays."""
     path = MAKE.make("repair", tmp_path)
     svg = path.read_text(encoding="utf-8")
     text = text_of(svg)
@@ -103,7 +103,7 @@ def test_recording_is_made_anew(tmp_path: Path) -> None:
 def test_command_that_fails_leaves_the_old_picture(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """And says which it was, and what it printed."""
+    """The error names the command, and has its output."""
     failing = MAKE.Recording(
         "x", lambda _: None, (MAKE.Command("echo 'no such thing'; exit 3"),)
     )
@@ -117,14 +117,14 @@ def test_command_that_fails_leaves_the_old_picture(
 
 
 def test_answer_that_nothing_asked_for_is_an_error(tmp_path: Path) -> None:
-    """The command has changed, and the recording has to."""
+    """The command has changed, and the recording must be adapted."""
     terminal = MAKE.Terminal()
     with pytest.raises(RuntimeError, match="not all was asked for"):
         MAKE.run_in(terminal, MAKE.Command("echo hello", answers=("y",)), tmp_path)
 
 
 def test_question_is_answered(tmp_path: Path) -> None:
-    """As somebody would type it."""
+    """The answer appears as if typed."""
     terminal = MAKE.Terminal()
     line = "printf 'Sure? '; read answer; echo \"you said $answer\""
     MAKE.run_in(terminal, MAKE.Command(line, answers=("maybe",)), tmp_path)
@@ -149,7 +149,7 @@ def test_terminal_keeps_what_is_left_at_the_end() -> None:
 
 
 def test_unknown_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    """With the names there are."""
+    """The error lists the known names."""
     with pytest.raises(SystemExit):
         MAKE.main(["nothing"])
     assert "no recording is called nothing" in capsys.readouterr().err

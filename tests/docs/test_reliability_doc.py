@@ -1,7 +1,7 @@
 """The failure catalogue of docs/reliability.md against the tests that it names.
 
-Whoever reads there that something is survived finds what shows it; a test that is
-renamed or removed takes its row along.
+Every failure in the catalogue names the test that shows its outcome; renaming or
+removing a test breaks its row.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def in_code(cell: str) -> list[str]:
 
 
 def problems(text: str) -> list[str]:
-    """What is wrong with the rows of a page."""
+    """The problems of the rows of a page."""
     found = list(rows(text))
     wrong = []
     numbers = [cells[0] for cells in found]
@@ -55,7 +55,7 @@ def problems(text: str) -> list[str]:
 
 
 def problems_of(cells: list[str]) -> list[str]:
-    """What is wrong with a row: its form, and the tests and methods that it names."""
+    """The problems of a row: its form, and the tests and methods that it names."""
     if len(cells) != 3 or not cells[1]:
         return ["it has not the three columns"]
     named = in_code(cells[2])
@@ -66,7 +66,7 @@ def problems_of(cells: list[str]) -> list[str]:
 
 
 def problem_of(name: str) -> str:
-    """What is wrong with the name of a test or a method; "" for nothing."""
+    """The problem of the name of a test or a method; "" for a valid one."""
     if name.startswith(METHOD):
         method = name.removeprefix(METHOD)
         return "" if method in NAMES else f"there is no method {method}"
@@ -80,7 +80,7 @@ def problem_of(name: str) -> str:
 
 @functools.cache
 def functions_of(path: str) -> frozenset[str]:
-    """The functions of a module, those of its classes among them."""
+    """The functions and methods of a module."""
     tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
     bodies = [tree.body, *(n.body for n in tree.body if isinstance(n, ast.ClassDef))]
     return frozenset(
@@ -92,7 +92,7 @@ def functions_of(path: str) -> frozenset[str]:
 
 
 def test_each_row_of_the_catalogue_names_what_shows_it() -> None:
-    """Tests that are there, methods that are there, or why there is none."""
+    """Existing tests, existing methods, or the reason why there is no test."""
     assert problems(PAGE.read_text(encoding="utf-8")) == []
 
 
@@ -103,7 +103,7 @@ def test_pages_say_how_many_rows_there_are() -> None:
 
 
 def test_each_test_that_the_page_names_is_there() -> None:
-    """Also those outside the catalogue, and those of the diary."""
+    """Names outside the catalogue count, and names in the diary."""
     text = PAGE.read_text(encoding="utf-8") + RUNS.read_text(encoding="utf-8")
     named = re.findall(r"`((?:tests|connectors)/[\w/]+\.py)(::\w+)?`", text)
     assert len(named) > 300
@@ -115,7 +115,7 @@ def test_each_test_that_the_page_names_is_there() -> None:
 
 
 def test_each_method_shows_something() -> None:
-    """A method that no row names is one that nobody knows the use of."""
+    """A method that no row names would have no known use."""
     named = {
         name.removeprefix(METHOD)
         for cells in rows(PAGE.read_text(encoding="utf-8"))
@@ -139,7 +139,7 @@ def test_each_method_shows_something() -> None:
     ],
 )
 def test_bad_row_is_found(cell: str, what: str) -> None:
-    """Also where a reason stands beside a name that is wrong."""
+    """A reason does not excuse a wrong name."""
     for text in (cell, f"{cell}; not covered: the rest") if "`" in cell else (cell,):
         (found,) = problems_of(["1", "a thing", text])
         assert what in found
@@ -155,7 +155,7 @@ def test_bad_row_is_found(cell: str, what: str) -> None:
     ],
 )
 def test_good_row_is_accepted(cell: str) -> None:
-    """Each way to fill the last column."""
+    """Each valid form of the last column."""
     assert problems_of(["1", "a thing", cell]) == []
 
 

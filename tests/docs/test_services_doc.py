@@ -27,7 +27,7 @@ def blocks_of(page: Path) -> list[str]:
 
 
 def test_the_first_example_is_short_and_runs(tmp_path: Path) -> None:
-    """As a program of its own: two workers, one of which is killed."""
+    """The example runs as a program: two workers, one of which is killed."""
     program = blocks_of(SERVICES)[0]
     assert len(list(filter(None, program.splitlines()))) <= 26
     (tmp_path / "shop.py").write_text(program)
@@ -35,13 +35,13 @@ def test_the_first_example_is_short_and_runs(tmp_path: Path) -> None:
         [sys.executable, "shop.py"], cwd=tmp_path, timeout=120, check=False
     )
     assert done.returncode == 0
-    # It was in the middle of something, and nobody has done that twice.
+    # It was killed in the middle of a request, and no request was handled twice.
     (group,) = logstore.groups(tmp_path / "shop")
     assert sum(row.offset for row in group.partitions) == 400
 
 
 def test_processes_of_a_web_server_append(tmp_path: Path) -> None:
-    """As a program of its own."""
+    """The example runs as a program."""
     (tmp_path / "visits.py").write_text(blocks_of(WEB_SERVERS)[0])
     done = subprocess.run(
         [sys.executable, "visits.py"], cwd=tmp_path, timeout=120, check=False
@@ -55,7 +55,7 @@ def test_processes_of_a_web_server_append(tmp_path: Path) -> None:
 def test_examples_run(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In order, in an empty directory; what they assert is true."""
+    """The blocks run in order, in an empty directory; their assertions hold."""
     monkeypatch.chdir(tmp_path)
     blocks = blocks_of(page)[0 if page == EXACTLY_ONCE else 1 :]
     assert blocks
@@ -65,7 +65,7 @@ def test_examples_run(
 
 
 def test_commands_run(tmp_path: Path) -> None:
-    """They show and move the group of the example before them."""
+    """They show and move the group of the previous example."""
     text = SERVICES.read_text(encoding="utf-8")
     commands = re.findall(r"^```sh\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     with logstore.open(tmp_path / "queue") as store:
@@ -93,7 +93,7 @@ def test_commands_run(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("page", [SERVICES, EXACTLY_ONCE], ids=lambda path: path.name)
 def test_names_exist(page: Path) -> None:
-    """Those of logstore, of its consumers and its stores."""
+    """Names of logstore, of its consumers and its stores."""
     text = page.read_text(encoding="utf-8")
     for path in re.findall(r"`logstore\.([A-Za-z_.]*\w)", text):
         assert operator.attrgetter(path)(logstore), path

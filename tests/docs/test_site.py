@@ -14,7 +14,7 @@ import pytest
 import logstore
 
 ROOT = Path(__file__).parents[2]
-# What a browser fetches when it opens a page; a link is fetched when somebody clicks.
+# Elements that a browser fetches when it opens a page; a link is fetched on a click.
 FETCHED = {"script": "src", "img": "src", "iframe": "src", "source": "src"}
 LINKS_FETCHED = {"stylesheet", "icon", "preload", "preconnect", "modulepreload"}
 
@@ -59,7 +59,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_site_has_each_page_and_a_search(site: Path) -> None:
-    """A page that no list of contents names is a warning, and so an error."""
+    """A page that is missing in every list of contents is a warning, and so an
+    error."""
     pages = {path.stem for path in (ROOT / "docs").glob("*.md")}
     assert pages <= {path.stem for path in site.glob("*.html")}
     assert (site / "searchindex.js").stat().st_size > 100_000
@@ -67,7 +68,7 @@ def test_site_has_each_page_and_a_search(site: Path) -> None:
 
 
 def test_home_page_is_the_readme(site: Path) -> None:
-    """With its pictures, and links to pages of the site."""
+    """The home page has the pictures, and links to pages of the site."""
     text = (site / "index.html").read_text(encoding="utf-8")
     for said in ("Quickstart", "Is it for you?", 'href="guide.html"'):
         assert said in text
@@ -76,7 +77,7 @@ def test_home_page_is_the_readme(site: Path) -> None:
 
 
 def test_reference_is_generated(site: Path) -> None:
-    """From the docstrings: a page each for the large classes."""
+    """The reference has a page for each of the large classes."""
     text = (site / "api.html").read_text(encoding="utf-8")
     for name in logstore.__all__:
         assert re.search(rf">(?:logstore\.)?{name}<", text), name
@@ -86,7 +87,8 @@ def test_reference_is_generated(site: Path) -> None:
 
 
 def test_no_page_fetches_from_another_host(site: Path) -> None:
-    """Neither a script nor a style, a font or a picture; nor do the style sheets."""
+    """Scripts, styles, fonts and pictures are local; style sheets refer to local
+    files."""
     pages = list(site.rglob("*.html"))
     for page in pages:
         found = fetches(page.read_text(encoding="utf-8"))
@@ -97,7 +99,7 @@ def test_no_page_fetches_from_another_host(site: Path) -> None:
 
 
 def test_fetch_is_found() -> None:
-    """One of each sort, and a link to another site that is none."""
+    """One of each sort, and a plain link to another site, which is not fetched."""
     page = (
         '<link rel="stylesheet" href="https://a/x.css"><script src="//b/x.js"></script>'
         '<img src="https://c/x.png"><a href="https://d">d</a>'

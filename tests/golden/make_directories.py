@@ -2,11 +2,11 @@
 
 Usage: python tests/golden/make_directories.py RELEASE DIRECTORY
 
-Makes `DIRECTORY/RELEASE/clean` and `.../killed` (README.md says what these are), beside
-each what a consumer of the release read from it, and `DIRECTORY/manifest.json`, which
-another parser (kafka-python's) counts from the files. Each record that the consumer
-read is compared with what that parser finds. Needs Java, Maven, confluent-kafka and
-kafka-python, and a minute. `select_slice.py` takes its part of the result.
+Makes `DIRECTORY/RELEASE/clean` and `.../killed` (see README.md), the records that a
+consumer of the release read from each, and `DIRECTORY/manifest.json`, counted from the
+files by another parser (kafka-python's). Each record that the consumer read is compared
+with the one that the parser finds. Needs Java, Maven, confluent-kafka and kafka-python,
+and a minute. `select_slice.py` takes its part of the result.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ TYPES: Final = {
 }
 START_MS: Final = 1_700_000_000_000
 INTERNAL: Final = ("__consumer_offsets", "__share_group_state")
-# What a copy cannot have, and what a broker keeps for itself.
+# Files that a copy cannot have, and internal files of a broker.
 TAKEN_AWAY: Final = (".lock", "__transaction_state-*", "__cluster_metadata-0")
 SMALL: Final = {
     "internal.segment.bytes": 2000,
@@ -57,7 +57,7 @@ SETTINGS: Final = {
     "log.message.timestamp.before.max.ms": (1 << 63) - 1,
 }
 SECONDS_MAX: Final = 60
-# Members that have left their group without a word are written off after 45 seconds.
+# Members that stop without leaving their group are removed after 45 seconds.
 EXPIRY_SECONDS: Final = 60
 
 
@@ -96,8 +96,7 @@ def send(broker: KafkaBroker, topic: str, codec: str, records: list[Record]) -> 
 
 
 def filled(broker: KafkaBroker, topic: str, *, ended: bool) -> None:
-    """Transactions of several producers; those that are open at the end are ended, or
-    left."""
+    """Transactions of several producers; the last ones are ended, or left open."""
     create(broker, topic)
     broker.run_clients("Transactions.java", "fill", topic, "4", "25", "16")
     if ended:
@@ -139,7 +138,7 @@ def fill_clean(broker: KafkaBroker) -> list[str]:
 
 
 def await_compaction(broker: KafkaBroker) -> None:
-    """Until the cleaner has come to all but the active segment, twice."""
+    """Wait until the cleaner has processed all but the active segment, twice."""
     end = time.monotonic() + SECONDS_MAX
     done = 0
     for _ in range(2):
@@ -171,7 +170,7 @@ def fill_killed(broker: KafkaBroker) -> list[str]:
     return ["codec-lz4", "open-txn"]
 
 
-# ------------------------------------------------------------------ what was read
+# ------------------------------------------------------------------ expected records
 
 
 def written(record: Record) -> str:
@@ -197,7 +196,7 @@ def text_of(data: bytes | None) -> str | None:
 
 
 def read_all(broker: KafkaBroker, counts: Mapping[str, int], target: Path) -> None:
-    """What the consumer of the release reads, and the offsets that the broker tells."""
+    """Records that the consumer of the release reads, and the offsets of the broker."""
     target.mkdir(parents=True)
     offsets: dict[str, dict[str, int]] = {}
     both = [
@@ -247,7 +246,7 @@ def batches_of(log: Path) -> Iterator[Any]:
 
 
 def entry_of(directory: Path, start: int, expected: Path) -> dict[str, Any]:
-    """What another parser counts in the files of a partition."""
+    """The manifest entry of a partition, counted by another parser from its files."""
     topic, _, number = directory.name.rpartition("-")
     logs = sorted(directory.glob("*.log"))
     batches, values = [], []
@@ -306,7 +305,7 @@ def entry_of(directory: Path, start: int, expected: Path) -> dict[str, Any]:
 
 
 def keep(broker: KafkaBroker, target: Path) -> None:
-    """Copy the directory without what is taken away."""
+    """Copy the directory without the files in `TAKEN_AWAY`."""
     ignore = shutil.ignore_patterns(*TAKEN_AWAY)
     shutil.copytree(broker.data, target, ignore=ignore)
 
@@ -342,7 +341,7 @@ def make_killed(release: str, work: Path, target: Path) -> None:
 
 
 def main(release: str, directory: Path) -> None:
-    """Make both scenarios of a release, and the manifest of all that are there."""
+    """Make both scenarios of a release, and the manifest of all existing ones."""
     with tempfile.TemporaryDirectory() as work:
         for name, make in (("clean", make_clean), ("killed", make_killed)):
             make(release, Path(work) / name, directory / release / name)

@@ -4,13 +4,13 @@ Usage: python select_slice.py SOURCE...
 
 Each SOURCE is a part of the whole collection (its README says how it was made), as
 `make_directories.py` makes one: log directories as Apache Kafka brokers left them,
-`<release>/<scenario>/`, and beside each what a consumer of that broker read,
-`<release>/<scenario>.expected/`. The slice goes to `data/` beside this file, in the
-same shape, and replaces what is there.
+`<release>/<scenario>/`, and the records that a consumer of that broker read,
+`<release>/<scenario>.expected/`. The slice goes to `data/` next to this file, in the
+same shape, and replaces the old one.
 
-Files are copied as they are. Two are cut down to the partitions kept: `offsets.json`
-of each scenario and `manifest.json`. The checkpoint files at the top of a scenario
-stay whole, so they name partitions that are not in the slice; they do that in the
+Files are copied unchanged. Two are cut down to the partitions kept: `offsets.json` of
+each scenario and `manifest.json`. The checkpoint files at the top of a scenario stay
+whole, so they name partitions that are not in the slice; they do that in the
 collection, too, for Kafka's internal topics.
 """
 
@@ -25,9 +25,8 @@ DESTINATION = Path(__file__).with_name("data")
 FILE_BYTES_MAX = 1 << 20
 SLICE_BYTES_MAX = 4 << 20
 
-# What is kept, smallest first, so that each release, magic, codec, kind of scenario
-# and kind of topic is there at least once.
-# A star stands for the random part of a name.
+# The slice, smallest first, so that each release, magic, codec, kind of scenario and
+# kind of topic occurs at least once. A star stands for the random part of a name.
 PARTITIONS = {
     "0.8.2.2/clean": "compact-0 edge-0 empty-0 mixed-codecs-0",
     "0.8.2.2/killed": "codec-gzip-0 codec-lz4-0",
@@ -59,8 +58,8 @@ PARTITIONS = {
     "4.4.0/killed": "gone-* open-txn-0",
 }
 
-# Texts of Kafka's own dump tool, of that release. They are large; these are enough
-# to compare fields in each of the shapes.
+# Output of Kafka's own dump tool, of that release. The texts are large; these are
+# enough to compare fields in each of the shapes.
 DUMPS = {
     "0.10.2.2/clean/compact-0",
     "2.8.2/clean/txn-1",
@@ -93,7 +92,7 @@ def main(sources: list[Path]) -> None:
 
 
 def copy_scenario(source: Path, scenario: str, patterns: list[str]) -> list[str]:
-    """Copy one log directory and what was read from it; return the partitions."""
+    """Copy one log directory and its expected records; return the partitions."""
     directory = source / scenario
     expected = source / f"{scenario}.expected"
     target = DESTINATION / scenario

@@ -1,7 +1,8 @@
 """Log directories of real brokers, read, verified, opened for writing, dumped.
 
-What a consumer of the broker got is in files beside each directory, so every test is
-"the same as Kafka", from one more side. README.md says where the directories are from.
+Files next to each directory hold the records that a consumer of the broker got, so
+every test is "the same as Kafka", from one more side. README.md names the sources of
+the directories.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class OpenStores:
 
 @pytest.fixture(scope="module")
 def stores() -> Iterator[OpenStores]:
-    """Read-only stores, opened when they are first asked for."""
+    """Read-only stores, opened at first use."""
     opened = OpenStores()
     yield opened
     opened.close()
@@ -77,7 +78,7 @@ def stores() -> Iterator[OpenStores]:
 
 @each_scenario
 def test_partitions_of_a_kafka_directory_are_listed(scenario: Scenario) -> None:
-    """Every partition is listed, and nothing that is none (`-delete` directories)."""
+    """Every partition is listed, and no other directory (`-delete` directories)."""
     topics: dict[str, set[int]] = {}
     for golden in scenario.partitions:
         topics.setdefault(golden.topic, set()).add(golden.number)
@@ -113,7 +114,7 @@ def test_reading_leaves_the_directory_untouched(scenario: Scenario) -> None:
 
 @each_scenario
 def test_appending_to_a_read_only_store_raises(scenario: Scenario) -> None:
-    """A read-only store refuses to append, and says so."""
+    """A read-only store refuses to append, and the error names the reason."""
     golden = scenario.partitions[0]
     with logstore.open(scenario.directory, read_only=True) as store:
         with pytest.raises(logstore.errors.ReadOnlyError):
@@ -122,7 +123,7 @@ def test_appending_to_a_read_only_store_raises(scenario: Scenario) -> None:
 
 @each_scenario
 def test_verify_finds_no_problem_in_a_kafka_directory(scenario: Scenario) -> None:
-    """What Kafka leaves, also when killed, is at most worth a note."""
+    """Kafka's files, also after a kill, are at most worth a note."""
     before = fingerprint(scenario.directory)
     report = logstore.verify(scenario.directory, deep=True)
     assert list(report.problems) == []
@@ -184,7 +185,7 @@ def test_opening_a_copy_for_writing_recovers_what_kafka_recovers(
 def test_offsets_are_those_the_broker_reported(
     stores: OpenStores, golden: GoldenPartition
 ) -> None:
-    """The log starts and ends where the broker said."""
+    """The log starts and ends at the offsets that the broker reported."""
     partition = stores.partition(golden)
     assert offsets(partition) == (golden.start_offset, golden.end_offset)
     assert golden.start_offset <= partition.durable_offset <= golden.end_offset
@@ -205,7 +206,7 @@ def test_records_are_those_a_consumer_read(
 def test_reading_between_two_offsets_gives_the_records_between(
     stores: OpenStores, golden: GoldenPartition, isolation: str
 ) -> None:
-    """Any offset may be asked for, also one that no record has."""
+    """Any offset may be requested, also one without a record."""
     partition = stores.partition(golden)
     expected = golden.records(isolation)
     starts = starts_to_try(golden, expected)
@@ -224,7 +225,7 @@ def test_reading_between_two_offsets_gives_the_records_between(
 def test_reading_transactions_from_any_offset_needs_no_index(
     tmp_path: Path, golden: GoldenPartition, isolation: str
 ) -> None:
-    """Without an index reading begins far before the offset asked for, among batches
+    """Without an index, reading begins far before the requested offset, among batches
     of transactions whose markers lie before it."""
     copy = tmp_path / golden.directory.name
     shutil.copytree(golden.directory, copy)
@@ -243,7 +244,7 @@ def test_reading_transactions_from_any_offset_needs_no_index(
 def test_offsets_outside_the_log_raise(
     stores: OpenStores, golden: GoldenPartition
 ) -> None:
-    """Below the start (also where the file still has records) and past the end."""
+    """Offsets below the start (even if the file still has records) and past the end."""
     partition = stores.partition(golden)
     for offset in (golden.start_offset - 1, golden.end_offset + 1):
         with pytest.raises(logstore.OffsetOutOfRangeError) as caught:
@@ -263,8 +264,8 @@ def test_seek_by_time_finds_what_a_look_at_every_record_finds(
     """The first offset with a timestamp at or after the one asked for, or None."""
     partition = stores.partition(golden)
     expected = golden.records()
-    # Kafka's search knows no difference between records and transaction markers,
-    # which have the time of the broker. An answer may count them in or leave them out.
+    # Kafka's search does not distinguish records from transaction markers, which have
+    # the time of the broker. Expected offsets may include or omit them.
     markers = [
         (batch.last_offset, batch.max_timestamp_ms)
         for batch in partition.read_batches()
@@ -288,7 +289,7 @@ def test_seek_by_time_finds_what_a_look_at_every_record_finds(
 def test_arrow_gives_the_same_records(
     stores: OpenStores, golden: GoldenPartition
 ) -> None:
-    """`read_arrow` has the values of `read`, with null where there is no timestamp."""
+    """`read_arrow` has the values of `read`, with null for a missing timestamp."""
     pyarrow = pytest.importorskip("pyarrow")
     partition = stores.partition(golden)
     columns = ("offset", "timestamp", "key", "value", "headers")
@@ -388,10 +389,10 @@ def test_dump_records_prints_the_records(
 def test_dump_of_batches_agrees_with_kafka_s_own(
     golden: GoldenPartition, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Field by field, what that release's own dump tool said of each batch or record.
+    """Field by field, equal to the output of that release's own dump tool.
 
-    Up to 1.1 Kafka's tool printed a line a record, with the position of its batch;
-    from 2.0 on a line a batch, and the records below.
+    Up to 1.1 Kafka's tool printed a line a record, with the position of its batch; from
+    2.0 on a line a batch, and the records below.
     """
     assert golden.dump
     text = golden.dump.read_text("utf-8", errors="replace")
@@ -422,7 +423,7 @@ def test_dump_of_batches_agrees_with_kafka_s_own(
 
 
 def copy_of(scenario: Scenario, target: Path) -> Path:
-    """A copy that may be written, with the files' times."""
+    """A writable copy, with the files' times."""
     copy = target / "store"
     shutil.copytree(scenario.directory, copy)
     for path in [copy, *copy.rglob("*")]:
@@ -436,7 +437,7 @@ def offsets(partition: Any) -> tuple[int, int]:
 
 
 def read(partition: Any, *bounds: int, **options: Any) -> list[ExpectedRecord]:
-    """What `read` gives, in comparable form."""
+    """The result of `read`, in comparable form."""
     return [comparable(record) for record in partition.read(*bounds, **options)]
 
 
@@ -458,7 +459,7 @@ def starts_to_try(golden: GoldenPartition, expected: list[ExpectedRecord]) -> li
 
 
 def times_to_try(expected: list[ExpectedRecord]) -> list[int]:
-    """Timestamps of records, spread over the log, and one beside each."""
+    """Timestamps of records, spread over the log, and their neighbours."""
     times = sorted({record.timestamp_ms for record in expected})
     step = len(times) // TIMES_PER_PARTITION + 1
     near = {
@@ -468,7 +469,7 @@ def times_to_try(expected: list[ExpectedRecord]) -> list[int]:
 
 
 def first_at_or_after(times: list[tuple[int, int]], timestamp_ms: int) -> int | None:
-    """The first offset in a list of (offset, timestamp) with that time or later."""
+    """The first offset in a list of (offset, timestamp) at or after that time."""
     return next((offset for offset, time in times if time >= timestamp_ms), None)
 
 

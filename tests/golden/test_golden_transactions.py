@@ -21,7 +21,7 @@ each_partition = pytest.mark.parametrize("golden", TRANSACTIONS, ids=str)
 
 
 class ClockOf(Files):
-    """A clock that stands still."""
+    """A clock that does not advance."""
 
     def __init__(self, now_ms: int) -> None:
         super().__init__()

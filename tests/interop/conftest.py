@@ -1,4 +1,5 @@
-"""What the tests against other programs share: the programs, and records to write."""
+"""Fixtures shared by the tests against other programs: the programs, and records to
+write."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ class Format:
 
     @property
     def topic(self) -> str:
-        """A topic name that says it all."""
+        """A topic name that names the format."""
         return f"magic{self.magic}-{self.codec}-{self.timestamp_type}"
 
     @property
@@ -66,7 +67,7 @@ class Format:
             yield self._sample(number)
 
     def _sample(self, number: int) -> Sample:
-        # Text in one line, because Kafka's tool prints keys and values as they are.
+        # Text in one line, because Kafka's tool prints keys and values unescaped.
         chance = random.Random(f"{self.topic}:{number}")
         words = chance.choices(WORDS, k=chance.choice([1, 2, 5, 20, 20, 40]))
         kind = number % 11
@@ -108,11 +109,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A closed store with a topic for each format, and what went into it.
+    """A closed store with a topic for each format, and its expected records.
 
     Attributes:
         directory: of the store.
-        samples: what was written to each topic, in order.
+        samples: the records written to each topic, in order.
     """
 
     directory: Path
@@ -123,14 +124,14 @@ class Written:
         return sorted((self.directory / f"{topic}-0").glob("*.log"))
 
     def records(self, topic: str) -> list[Any]:
-        """What logstore itself reads."""
+        """Records as logstore itself reads them."""
         with logstore.open(self.directory, read_only=True) as store:
             return list(store.topic(topic)[0].read())
 
 
 @pytest.fixture(scope="session")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
-    """A store in every format, filled through each way to append, closed on the way."""
+    """A store in every format, filled through each way to append, closed in between."""
     directory = tmp_path_factory.mktemp("written") / "store"
     samples: dict[Format, list[Sample]] = {format: [] for format in FORMATS}
     for _ in range(2):
@@ -208,7 +209,7 @@ def _append_arrow(
 def kafka_tools(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> KafkaTools:
-    """Kafka's dump tool; skips where it cannot be had."""
+    """Kafka's dump tool; skips if it is unavailable."""
     cache = getattr(request.config, "cache", None)
     directory = (
         cache.mkdir("kafka-tools") if cache else tmp_path_factory.mktemp("kafka-tools")

@@ -54,7 +54,7 @@ def broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KafkaBrok
 
 
 def first_dirty(data: Path) -> int:
-    """Where the last compaction of ``states-0`` ended."""
+    """The end of the last compaction of ``states-0``."""
     lines = (data / "cleaner-offset-checkpoint").read_text().splitlines()
     found = [int(line.split()[2]) for line in lines[2:] if line.startswith("states 0")]
     return found[0] if found else -1

@@ -2,7 +2,7 @@
 
 A store in every format, with logs that have been through a kill, a repair, retention
 and more, becomes the log directory of a broker, as docs/operations.md says. Its clients
-must get every record; it appends, and is stopped or killed; logstore goes on, and then
+must get every record; it appends, and is stopped or killed; then logstore appends, and
 the broker again.
 """
 
@@ -41,7 +41,7 @@ every_end = pytest.mark.parametrize("kill", [False, True], ids=["stopped", "kill
 
 @dataclass(slots=True)
 class Store:
-    """A store in every format, and what must be read from it.
+    """A store in every format, and the records that must be read from it.
 
     Attributes:
         records: of partition 0 of each topic.
@@ -58,7 +58,7 @@ class Store:
 
 @pytest.fixture(scope="module")
 def lived(written: Any, tmp_path_factory: pytest.TempPathFactory) -> Store:
-    """Made once, and copied by each test."""
+    """A store that is made once, and copied by each test."""
     directory = tmp_path_factory.mktemp("lived") / "store"
     shutil.copytree(written.directory, directory)
     past: Lived = live(directory)
@@ -76,7 +76,7 @@ class Handed:
     """A store and a stopped broker of which it is the log directory.
 
     Attributes:
-        records: what was acknowledged so far, of partition 0 of each topic.
+        records: those acknowledged so far, of partition 0 of each topic.
         compared: how many records have been compared.
     """
 
@@ -97,7 +97,7 @@ class Handed:
         assert {topic for topic, _ in found} == set(self.records)
 
     def read_ours(self) -> clients.Found:
-        """What logstore reads, beside the broker or without it."""
+        """Records as logstore reads them, with the broker running or stopped."""
         with logstore.open(self.broker.data, read_only=True) as store:
             return {
                 (topic, 0): list(store.topic(topic)[0].read()) for topic in self.records
@@ -197,8 +197,8 @@ def handed(cluster: KafkaBroker, lived: Store, tmp_path: Path) -> Iterator[Hande
 
 
 def warnings(broker: KafkaBroker) -> set[tuple[str, str, str]]:
-    """What the broker has said since its start at WARN and above, but for complaints
-    of a busy machine, and of a stop while its own topics are loaded."""
+    """Messages of the broker since its start at WARN and above, except complaints about
+    a busy machine, and about a stop while its own topics are loaded."""
     return {
         (level, logger, _NUMBER.sub("N", text.replace(str(broker.data), "DATA")))
         for level, logger, text in broker.messages()
@@ -207,8 +207,8 @@ def warnings(broker: KafkaBroker) -> set[tuple[str, str, str]]:
 
 
 def recovered(broker: KafkaBroker) -> list[str]:
-    """The logs that the broker has checked at its start. That of its controller is
-    checked at each."""
+    """The logs that the broker has checked at its start. The log of its controller is
+    checked at each start."""
     texts = [text for _, _, text in broker.messages() if "Recovering unfl" in text]
     partitions = [_PARTITION.search(text) for text in texts]
     names = [found[1] for found in partitions if found is not None]
@@ -217,7 +217,7 @@ def recovered(broker: KafkaBroker) -> list[str]:
 
 
 def is_clean(broker: KafkaBroker) -> bool:
-    """Whether the broker has started on logs that it takes for flushed."""
+    """Whether the broker has started on logs that it considers flushed."""
     said = [text for _, _, text in broker.messages() if "clean shutdown file" in text]
     (found,) = said
     assert recovered(broker) == [] or found.startswith(("Attempting", "Recovering"))
@@ -227,8 +227,8 @@ def is_clean(broker: KafkaBroker) -> bool:
 @pytest.mark.sampled(1)
 @every_end
 def test_broker_serves_every_record_and_both_go_on(handed: Handed, kill: bool) -> None:
-    """Its clients get what logstore wrote, and logstore what they have sent, whether
-    the broker was stopped or killed; then once more."""
+    """Clients of the broker get the records of logstore, and logstore gets theirs,
+    whether the broker was stopped or killed; then once more."""
     broker = handed.broker
     broker.start()
     assert is_clean(broker)
@@ -278,8 +278,8 @@ def restarted(handed: Handed) -> set[tuple[str, str, str]]:
 def test_broker_warns_of_our_directory_as_of_its_own(
     handed: Handed, cluster: KafkaBroker, tmp_path: Path
 ) -> None:
-    """It says nothing that it does not say of a directory of its own with the same
-    records, and checks no log after a clean stop, of logstore or of itself."""
+    """The broker logs no warning that it does not log for its own directory with the
+    same records, and checks no log after a clean stop, of logstore or of itself."""
     (tmp_path / "own").mkdir()
     cluster.copy_to(tmp_path / "own")
     with KafkaBroker(tmp_path / "own", cluster.release, cache_directory()) as broker:
@@ -298,7 +298,7 @@ def test_broker_warns_of_our_directory_as_of_its_own(
 
 @pytest.mark.sampled(1)
 def test_broker_is_heard_that_finds_something_wrong(handed: Handed) -> None:
-    """A checker that nobody has seen fail is not known to work."""
+    """The check must be seen to fail."""
     (handed.broker.data / ".kafka_cleanshutdown").unlink()
     log = logs_in(handed.broker.data / "killed-0")[-1]
     flip_bit(log, 8 * log.stat().st_size - 1)
@@ -314,7 +314,8 @@ def test_broker_is_heard_that_finds_something_wrong(handed: Handed) -> None:
 def test_broker_serves_logs_that_get_into_its_directory(
     cluster: KafkaBroker, lived: Store, tmp_path: Path
 ) -> None:
-    """Some topics of a store, beside others that it had; it is given back, too."""
+    """Some topics of a store are added to the topics of the broker; the directory is
+    given back, too."""
     cluster.copy_to(tmp_path)
     topics = ["deleted", "killed", "produced", "magic0-lz4-CreateTime"]
     with KafkaBroker(tmp_path, cluster.release, cache_directory()) as broker:

@@ -1,4 +1,4 @@
-"""`kafka_groups` on directories of real brokers says what Kafka's own tools say.
+"""`kafka_groups` on directories of real brokers agrees with Kafka's own tools.
 
 A broker of each release gets groups of every kind (`kafka/Groups.java`): members that
 live, commits without members, transactions that were committed, aborted and left open,
@@ -35,18 +35,18 @@ _OLD_VALUE = re.compile(r"offset=(\d+)(?:,metadata=(.*))?")
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """What was seen of a broker.
+    """Observations of one broker.
 
     Attributes:
         data: its directory, after it was stopped.
-        described, states: what Kafka's tool said while all members lived.
-        groups: what logstore read then.
+        described, states: output of Kafka's tool while all members lived.
+        groups: the result of logstore at that time.
         described_later: the same after members had left, shortly before the stop.
         dumps: the lines of the dump tool, by partition.
-        exported: what was handed over to the stopped broker.
-        described_again: what the tool said of that group after the next start.
+        exported: the group handed over to the stopped broker.
+        described_again: output of the tool for that group after the next start.
         first: the first offset that a member of it was given, by topic and partition.
-        committed: what that member had committed, at last.
+        committed: the last committed offsets of that member.
     """
 
     release: str
@@ -122,12 +122,12 @@ def as_described(groups: logstore.kafka.KafkaGroups) -> set[Described]:
 
 
 def offsets_of(rows: set[Described]) -> set[Described]:
-    """Without members, which leave between two looks."""
+    """Offsets without members, which may leave between two looks."""
     return {row[:6] for row in rows if row[3] is not None}
 
 
 def source_of(directory: Path) -> Path:
-    """A store with the group "handed", as a consumer of it has left it."""
+    """A store with the group "handed", in the state that a consumer has left."""
     with logstore.open(directory) as store:
         for name, count in (("alpha", 3), ("beta", 1)):
             store.create_topic(name, count).append_many([b"x"] * 200)
@@ -215,7 +215,7 @@ def test_groups_of_a_running_broker_are_those_of_kafkas_tool(life: Life) -> None
 
 
 def test_states_of_a_running_broker_are_those_of_kafkas_tool(life: Life) -> None:
-    """And the number of the members."""
+    """The number of members is compared, too."""
     found = {group.group: (group.state, len(group.members)) for group in life.groups}
     assert found == life.states
     assert found["live"] == ("Stable", 2)
@@ -224,14 +224,14 @@ def test_states_of_a_running_broker_are_those_of_kafkas_tool(life: Life) -> None
 def test_offsets_of_a_stopped_broker_are_the_last_that_its_tool_said(
     life: Life,
 ) -> None:
-    """From the files alone, after its members had left."""
+    """The offsets come from the files alone, after the members had left."""
     groups = logstore.kafka.groups(life.data)
     assert offsets_of(as_described(groups)) == offsets_of(life.described_later)
     assert groups.problems == ()
 
 
 def test_only_committed_transactions_count(life: Life) -> None:
-    """The aborted one and the open one have left no offset, removed ones neither."""
+    """Aborted and open transactions, and removed offsets, leave no offset."""
     by_name = {group.group: group for group in life.groups}
     rows = by_name["in-transactions"].partitions
     assert [(row.partition, row.offset, row.metadata) for row in rows] == [
@@ -243,7 +243,7 @@ def test_only_committed_transactions_count(life: Life) -> None:
 
 
 def test_groups_of_the_newer_protocol_have_their_members(life: Life) -> None:
-    """From 4.0 on: with names of topics, though the records have ids; share groups,
+    """From 4.0 on, records have ids, and the result names of topics; share groups,
     which are no consumers, are counted."""
     if not life.release.startswith("4"):
         assert life.groups.other_records == {}
@@ -259,7 +259,8 @@ def test_groups_of_the_newer_protocol_have_their_members(life: Life) -> None:
 
 
 def decoded(release: str, key: str, value: str) -> Any:
-    """A line of the dump tool in the form of `expected`; None: of another kind."""
+    """A line of the dump tool in the form of `expected`; None: a different kind of
+    line."""
     if release.startswith("2"):
         found = _OLD_KEY.fullmatch(key)
         if found is None:
@@ -309,7 +310,7 @@ def test_commits_are_those_that_kafkas_offsets_decoder_prints(life: Life) -> Non
 
 
 def test_exported_group_is_served_by_the_broker(life: Life) -> None:
-    """Its tool shows the offsets, and a member reads on from them, and commits."""
+    """Its tool shows the offsets; a member continues at them, and commits."""
     assert not life.exported.dry_run
     assert {
         (one.topic, one.partition): one.after for one in life.exported.changes
@@ -324,11 +325,11 @@ def test_exported_group_is_served_by_the_broker(life: Life) -> None:
 
 
 def printed_group(release: str, key: str, value: str) -> dict[str, Any] | None:
-    """What the dump tool says of a group; None: it is a line of another kind."""
+    """The output of the dump tool about a group; None: a different kind of line."""
     if value == "<DELETE>" or (release.startswith("2") and key[:6] == "offset"):
         return None
     if release.startswith("2"):
-        # In words, and without the times; its members are text of Scala.
+        # Not JSON, and without the times; its members are text of Scala.
         return {
             "group": key.removeprefix("group_metadata::group="),
             **json.loads(value),
@@ -340,7 +341,7 @@ def printed_group(release: str, key: str, value: str) -> dict[str, Any] | None:
 
 
 def check_group(group: records.GroupMetadata, printed: dict[str, Any]) -> None:
-    """Compare all that was printed of a group."""
+    """Compare everything that was printed of a group."""
     assert group.group == printed["group"]
     assert group.protocol_type == printed["protocolType"]
     assert group.protocol == printed["protocol"]

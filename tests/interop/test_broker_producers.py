@@ -1,9 +1,9 @@
 """A broker takes over the producers of a log from logstore, and gives them back.
 
-logstore appends to a topic of a stopped broker, for a named producer and for one that
-is not. The dump tool must print its snapshots as they are read here; a broker that
-loads them, and one that has lost them and reads the log, must know the same, and must
-answer to batches that are sent again as logstore does.
+logstore appends to a topic of a stopped broker, for a named producer and for one
+without a name. The dump tool must print the same snapshots as the parser here; a broker
+that loads them, and one that has lost them and reads the log, must know the same, and
+must answer to repeated batches as logstore does.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def _written(data: Path) -> tuple[int, dict[int, tuple[bytes, int]], int]:
 
 @pytest.mark.thorough
 def test_kafka_prints_the_snapshots_as_they_are_read_here(handed: Handed) -> None:
-    """Those at the rolls, and that at the end."""
+    """Snapshots made at the rolls, and at the end."""
     data = handed.broker.data
     files = snapshots(data)
     assert len(files) >= 3
@@ -144,8 +144,8 @@ def test_kafka_prints_the_snapshots_as_they_are_read_here(handed: Handed) -> Non
 
 
 def test_broker_goes_on_with_the_producers_and_gives_them_back(handed: Handed) -> None:
-    """It answers to what is sent again with the old offset, refuses a gap and an old
-    epoch, and takes the next batch; then logstore knows that one."""
+    """The broker answers a repeated batch with its old offset, refuses a gap and an old
+    epoch, and takes the next batch; then logstore knows the next batch."""
     broker, end = handed.broker, handed.end
     before = {entry.producer_id: entry for entry in newest(broker.data)[1]}
     broker.start()
@@ -174,7 +174,7 @@ def test_broker_goes_on_with_the_producers_and_gives_them_back(handed: Handed) -
 def test_broker_that_reads_the_log_knows_what_the_snapshot_says(
     handed: Handed, tmp_path: Path
 ) -> None:
-    """It has lost all snapshots, and was not stopped cleanly."""
+    """The broker has lost all snapshots, and was not stopped cleanly."""
     broker = handed.broker
     expected = newest(broker.data)
     shutil.copytree(broker.data, tmp_path / "kept")

@@ -1,9 +1,9 @@
-"""Readers of a store's directory beside a broker that has it.
+"""Readers of a store's directory while a broker has it.
 
 The broker appends, rolls, deletes by size and on request, compacts, commits and aborts,
-is killed and started again; that of 0.10 knows no transactions, headers and requests to
-delete. Each look must be right (`support.broker_ledger`), by each
-way to look, of readers that come now and of others that stay.
+is killed and started again; the one of 0.10 knows no transactions, headers and requests
+to delete. Each read must be right (`support.broker_ledger`), by each way to read, of
+new readers and of long-lived ones.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def codecs_of(release: str) -> tuple[str, ...]:
 
 
 def kill_every_s(release: str) -> float:
-    """The broker runs so long before it is killed. Older ones begin to delete, and to
-    write down where logs start, half a minute after their start."""
+    """Time until the broker is killed, in seconds. Older ones begin to delete, and to
+    store the starts of logs, half a minute after their start."""
     longest = 20 if numbers_of(release) >= (3, 5) else 60
     return min(longest, SECONDS / 3)
 
@@ -72,7 +72,7 @@ def is_plain(release: str) -> bool:
 
 
 class Sender(threading.Thread):
-    """Sends to all topics until it is told to stop, whatever happens to the broker."""
+    """Sends to all topics until it is stopped, also while the broker is down."""
 
     def __init__(self, broker: KafkaBroker, ledger: Ledger) -> None:
         super().__init__()
@@ -147,7 +147,7 @@ class Sender(threading.Thread):
             )
 
     def _produce(self, producer: Any, *record: object, **more: object) -> None:
-        """A broker that has just come back does not know its topics for a while."""
+        """A broker that has just restarted does not know its topics for a while."""
         end = time.monotonic() + WAIT_S
         while True:
             try:
@@ -160,7 +160,7 @@ class Sender(threading.Thread):
             producer.poll(0.2)
 
     def _delivered(self, error: Any, message: Any, number: int) -> None:
-        # A record whose place a broker that was killed no longer knows has none.
+        # A record whose offset was lost in a kill of the broker has no known place.
         if error is None and message.offset() >= 0:
             self._ledger.acknowledge(message.topic(), number, message.offset())
 
@@ -189,7 +189,7 @@ class Sender(threading.Thread):
         self._ledger.end_transaction(transaction, state)
 
     def _again(self, call: Callable[[], object]) -> None:
-        """Until the broker is there again."""
+        """Repeat a call until the broker is back."""
         end = time.monotonic() + 3 * WAIT_S
         while True:
             try:
@@ -233,7 +233,7 @@ WAYS = (_read, _batches, _fetched, _followed)
 
 
 class Looker:
-    """Looks at the logs, and keeps what it was told.
+    """Reads the logs, and checks each result.
 
     Attributes:
         looks: how many.
@@ -254,7 +254,7 @@ class Looker:
         self._staying.close()
 
     def look(self) -> None:
-        """By one way at one topic, by a new reader or by the one that stays."""
+        """Read one topic in one way, by a new reader or by the long-lived one."""
         topic, isolation = self._rng.choice(TOPICS), self._rng.choice(ISOLATIONS)
         self.looks += 1
         if self._rng.random() < 0.4:
@@ -272,7 +272,7 @@ class Looker:
         try:
             records = self._rng.choice(WAYS)(partition, isolation)
         except logstore.OffsetOutOfRangeError as error:
-            # The segment was deleted before the read came to it.
+            # The segment was deleted before the read reached it.
             self._overtaken(topic, start, error)
             return
         compacted = topic == "compacted"
@@ -289,7 +289,7 @@ class Looker:
     def _overtaken(
         self, topic: str, offset: int, error: logstore.OffsetOutOfRangeError
     ) -> None:
-        """By a deletion, and nothing else."""
+        """A deletion overtook the read; any other cause is an error."""
         assert topic == "retained", error
         assert offset < error.start, error
         self.moved += 1
@@ -332,7 +332,7 @@ class Looker:
             assert found is None or found.timestamp_ms >= record.timestamp_ms
 
     def _follow(self, topic: str, isolation: str) -> None:
-        """A reader that goes on where it was."""
+        """A reader that continues at its last position."""
         found = self._following[topic, isolation]
         start = found[-1].offset + 1 if found else None
         partition = self._staying.topic(topic)[0]
@@ -345,7 +345,7 @@ class Looker:
             found.clear()
 
     def finish(self) -> None:
-        """What was followed is right, too: nothing was left out."""
+        """The followed records are complete and right, too."""
         for (topic, isolation), found in self._following.items():
             compacted = topic == "compacted"
             self._ledger.check(topic, found, compacted=compacted, isolation=isolation)
@@ -377,7 +377,7 @@ def broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KafkaBrok
 
 
 class Life(threading.Thread):
-    """What happens to the broker, besides what is sent to it."""
+    """Deletions, kills and restarts of the broker, while other threads send."""
 
     def __init__(self, broker: KafkaBroker, ledger: Ledger) -> None:
         super().__init__()
@@ -409,7 +409,7 @@ def ours(data: Path, isolation: str) -> clients.Found:
 
 
 def compare(broker: KafkaBroker, isolation: str) -> int:
-    """What Kafka's client gets at last is what we read. The cleaner may come between.
+    """Records of Kafka's client equal ours at the end. The cleaner may run in between.
     Returns the number of records."""
     counts = dict.fromkeys(TOPICS, 1)
     for _ in range(10):

@@ -2,8 +2,9 @@
 
 Producers of a real broker interleave transactions: committed, aborted, open at the end.
 Its batches are appended to a store of ours, whose files must be the broker's, byte for
-byte; the broker is started on them, and must serve what our readers read. It ends the
-open transactions of which our snapshot says where they began, and we read on.
+byte; the broker is started on them, and must serve the records that our readers read.
+It ends the open transactions, whose beginnings it knows from our snapshot, and we
+continue reading.
 """
 
 from __future__ import annotations
@@ -43,13 +44,13 @@ class Filled:
         return self.broker.data / f"{TOPIC}-0"
 
     def consumed(self, isolation: str) -> Pairs:
-        """What a consumer of the running broker gets."""
+        """Records as a consumer of the running broker gets them."""
         text = self.broker.run_clients(CLIENTS, "read", TOPIC, isolation)
         rows = (line.split() for line in text.splitlines())
         return [(int(row[0]), row[1]) for row in rows if len(row) == 2]
 
     def bounds(self) -> tuple[int, int, int]:
-        """Start, last stable offset and end, as the running broker tells them."""
+        """Start, last stable offset and end, reported by the running broker."""
         text = self.broker.run_clients(CLIENTS, "bounds", TOPIC)
         start, stable, end = text.split()[-3:]
         return int(start), int(stable), int(end)
@@ -81,7 +82,7 @@ def filled(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Filled]:
 
 
 def read(path: Path, isolation: str) -> tuple[Pairs, tuple[int, int, int]]:
-    """What our reader gets of a log directory, and its bounds."""
+    """Records as our reader gets them from a log directory, and its bounds."""
     with logstore.open(path, read_only=True) as store:
         partition = store.topic(TOPIC)[0]
         pairs = [
@@ -117,8 +118,8 @@ def files_of(partition: Path, *suffixes: str) -> dict[str, bytes]:
 
 
 def test_transactions_go_to_logstore_and_back(filled: Filled, tmp_path: Path) -> None:
-    """The files of the copy are the broker's; it serves them as we do, also when it
-    has ended what was open; then we read all of it."""
+    """The files of the copy equal the broker's; it serves them as we do, also after it
+    has ended the open transactions; then we read all of it."""
     broker, mine = filled.broker, tmp_path / "mine"
     mirror(broker.data, mine)
     copy = mine / f"{TOPIC}-0"

@@ -1,7 +1,7 @@
 """Kafka's own cleaner and logstore compact the same directories: the same batches stay,
-with the same bytes where nothing is compressed, and the same indexes.
+with the same bytes if uncompressed, and the same indexes.
 
-The cleaner of 2.8 knows no delete horizons: it is compared where none are written.
+The cleaner of 2.8 knows no delete horizons: only logs without them are compared.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from support.releases import each_release
 pytestmark = pytest.mark.kafka
 
 OLD = "2.8.2"
-# The cleaner of later releases has one shape.
+# The cleaner of later releases has one interface.
 SOURCES = {OLD: "Clean28.java", "3.9.1": "Clean39.java"}
 SEGMENT_BYTES, INTERVAL, RETENTION_MS = 4000, 150, 1000
 INDEXES = (".index", ".timeindex", ".txnindex")
@@ -36,12 +36,12 @@ CONFIG = TopicConfig(
     delete_retention_ms=RETENTION_MS,
     file_delete_delay_ms=0,
 )
-# The first sight of the tombstones, their time not over, their time over.
+# Tombstones seen first, before their deletion is due, after it.
 TIMES_MS = (TIME_MS + 3_600_000, TIME_MS + 3_600_500, TIME_MS + 3_605_000)
 
 
 class Cleaner:
-    """That of a release."""
+    """The cleaner of a release."""
 
     def __init__(self, release: str) -> None:
         self.release = release
@@ -60,7 +60,7 @@ class Cleaner:
             capture_output=True, text=True, timeout=300, check=False,
         )  # fmt: skip
         assert run.returncode == 0, run.stderr
-        # Its messages about logging are there, too.
+        # It prints messages about logging, too.
         done = [line for line in run.stdout.splitlines() if line[:1].isdigit()]
         assert len(done) == len(partitions)
 
@@ -77,7 +77,7 @@ def cleaner(request: pytest.FixtureRequest) -> Cleaner:
 
 
 def batches(store: Path) -> Iterator[dict[str, Any]]:
-    """What a partition has, batch by batch."""
+    """The contents of a partition, batch by batch."""
     with logstore.open(store, read_only=True) as opened:
         for batch in opened.topic("t")[0].read_batches():
             yield plain(batch)
@@ -142,8 +142,8 @@ def test_logs_of_magic_2_are_what_kafkas_cleaner_leaves(
 def test_uncompressed_log_has_the_bytes_that_kafkas_cleaner_writes(
     cleaner: Cleaner, tmp_path: Path
 ) -> None:
-    """Also the indexes of offsets, times and transactions. That of 2.8 has an entry for
-    each of its writes, of many batches."""
+    """The indexes of offsets, times and transactions are compared, too. The cleaner of
+    2.8 writes one entry for each of its writes, of many batches."""
     simple = {"transactions": False, "tombstones": False}
     more = simple if cleaner.release == OLD else {}
     logs = [
@@ -168,8 +168,8 @@ def test_uncompressed_log_has_the_bytes_that_kafkas_cleaner_writes(
 def test_logs_of_old_formats_keep_the_records_that_kafkas_cleaner_keeps(
     cleaner: Cleaner, tmp_path: Path
 ) -> None:
-    """Kafka 4 writes the rest of a wrapper as a batch of magic 2; logstore keeps the
-    format."""
+    """Kafka 4 writes the remaining records of a wrapper as a batch of magic 2; logstore
+    keeps the format."""
     logs = [RandomLog(seed, magics=(0, 1, 2)) for seed in range(40, 52)]
     pairs = made(tmp_path, logs)
     cleaner.clean([kafka / "t-0" for kafka, _ in pairs], TIMES_MS[0])

@@ -1,5 +1,5 @@
-"""Records about groups: Kafka's own classes write those of the tests, and Kafka's own
-tool reads those of logstore's groups."""
+"""Records about groups: Kafka's own classes make the expected ones, and Kafka's own
+tool reads the ones of logstore's groups."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def tools() -> KafkaTools:
 
 
 def test_kafka_writes_the_bytes_that_the_tests_read(tools: KafkaTools) -> None:
-    """Nothing in `MADE_BY_KAFKA` is made up."""
+    """`MADE_BY_KAFKA` really is Kafka's output."""
     run = subprocess.run(
         [tools.java, *JAVA_OPTIONS, "-cp", tools.classpath, str(SOURCE)],
         capture_output=True,
@@ -48,7 +48,7 @@ def test_kafka_writes_the_bytes_that_the_tests_read(tools: KafkaTools) -> None:
 def test_file_of_a_group_is_read_by_the_offsets_decoder(
     tools: KafkaTools, tmp_path: Path
 ) -> None:
-    """Under the name of a segment: its batches, its offsets, its members."""
+    """The file, under the name of a segment: its batches, its offsets, its members."""
     store = store_with(tmp_path / "store")
     with consumer(store, instance="first") as one:
         settle(one)

@@ -1,8 +1,8 @@
-"""What `check_handover` says of a broker is what a broker of the release does.
+"""Findings of `check_handover` are confirmed by a broker of the release.
 
-For each finding there is a directory: the check says what will become of it, and then a
-broker is started on it. It refuses to start, or it starts, and what it has made of the
-logs is compared with what was said.
+For each finding there is a directory: the check predicts an effect, and then a broker
+is started on it. It refuses to start, or it starts, and its changes to the logs are
+compared with the prediction.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Seeded:
                 shutil.copytree(directory / name, directory / f"{name}.seed")
 
     def fresh(self) -> Path:
-        """The directory as the broker left it."""
+        """A copy of the directory after the stop of the broker."""
         for name in ("data", "zookeeper"):
             if (self._directory / f"{name}.seed").exists():
                 shutil.rmtree(self._directory / name)
@@ -85,7 +85,7 @@ class Seeded:
         with self.broker as broker:
             try:
                 broker.start()
-                # What it does when its port is open already.
+                # It may end after its port is open.
                 end = time.monotonic() + 3
                 while time.monotonic() < end:
                     broker.run_clients(CLIENTS, "bounds", "orders")
@@ -115,7 +115,7 @@ def effects(report: logstore.kafka.HandoverReport, kind: str) -> set[str]:
     return {one.effect for one in report.findings if one.kind == kind}
 
 
-# ------------------------------------------------------------ what it refuses
+# ------------------------------------------------------------ refused directories
 
 
 def meta(data: Path, pattern: str, text: str) -> None:
@@ -166,7 +166,7 @@ def directory(name: str) -> Callable[[Path], None]:
     return change
 
 
-# What is done to the directory, and the finding that speaks of it.
+# A change to the directory, and the finding about it.
 CASES: dict[str, tuple[Callable[[Path], object], str]] = {
     "backup": (directory("backup"), "directory-name"),
     "bad-delete": (directory("orders-0-delete"), "directory-name"),
@@ -229,7 +229,7 @@ CASES: dict[str, tuple[Callable[[Path], object], str]] = {
 def test_directory_that_is_said_to_be_refused_is_refused(
     seeded: Seeded, what: str
 ) -> None:
-    """And none else."""
+    """No other directory is."""
     change, kind = CASES[what]
     properties = (seeded.fresh() / "meta.properties").read_text()
     (cluster,) = re.findall(r"^cluster\.id=(.*)$", properties, re.MULTILINE)
@@ -249,7 +249,8 @@ def test_directory_of_a_running_owner_is_refused(seeded: Seeded) -> None:
 
 
 def test_directory_without_properties_is_refused_or_gets_some(seeded: Seeded) -> None:
-    """With ZooKeeper the broker makes them; with KRaft the operator formats."""
+    """The broker makes them with ZooKeeper; the operator formats the directory with
+    KRaft."""
     (seeded.fresh() / "meta.properties").unlink()
     said = effects(seeded.check(), "meta-properties")
     assert said == ({"changes"} if seeded.has_zookeeper else {"refuses"})
@@ -265,7 +266,7 @@ def test_directory_without_properties_is_refused_or_gets_some(seeded: Seeded) ->
     assert (seeded.data / "orders-0" / f"{0:020d}.log").exists()
 
 
-# ------------------------------------------------------------ what it does else
+# ------------------------------------------------------------ other effects
 
 
 def written(data: Path) -> None:
@@ -290,9 +291,9 @@ def written(data: Path) -> None:
 
 
 def test_broker_does_with_the_logs_what_was_said(seeded: Seeded) -> None:
-    """Records that are too old are deleted, those behind a time in the future are not;
-    a topic that the cluster does not have, or has with another id, is set aside; what
-    is missing is made; what waits for its deletion goes."""
+    """Records that are too old are deleted, unless one with a time in the future
+    precedes them; a topic that the cluster does not have, or has with another id, is
+    set aside; missing files are made; files that wait for deletion are removed."""
     data = seeded.fresh()
     written(data)
     (data / "orders-0" / f"{0:020d}.index").unlink()
@@ -341,7 +342,7 @@ def test_broker_does_with_the_logs_what_was_said(seeded: Seeded) -> None:
     assert names == (set() if seeded.has_zookeeper else aside)
     assert (data / "unknown-0").exists() == seeded.has_zookeeper
     with logstore.open(data) as store:
-        # What was set aside is no topic, and stays.
+        # The topics that were set aside are hidden, and their files stay.
         assert ("known" in store.topics()) == seeded.has_zookeeper
         assert store.topic("orders")[0].end_offset == 20
     assert {path.name.partition(".")[0] for path in data.glob("*-stray")} == names
@@ -358,8 +359,8 @@ def broken(data: Path) -> int:
 
 @pytest.mark.parametrize("is_clean", [True, False])
 def test_broker_does_with_damage_what_was_said(seeded: Seeded, is_clean: bool) -> None:
-    """Behind a clean stop it is found by the consumer that comes to it; otherwise the
-    log is cut there."""
+    """After a clean stop, a consumer finds it when it reads there; otherwise the log is
+    cut there."""
     data = seeded.fresh()
     written(data)
     first = broken(data)
@@ -383,7 +384,8 @@ def test_broker_does_with_damage_what_was_said(seeded: Seeded, is_clean: bool) -
 
 
 class Copying(Files):
-    """Copies the directory before each sync: what a power failure may leave."""
+    """Copies the directory before each sync: the state that a power failure may
+    leave."""
 
     def __init__(self, data: Path, copies: Path) -> None:
         super().__init__()
@@ -404,8 +406,8 @@ def log_of(data: Path, topic: str) -> Path:
 def test_broker_serves_a_publication_that_was_interrupted(
     seeded: Seeded, tmp_path: Path
 ) -> None:
-    """The check says so; logstore removes the records, if it comes first. Of two logs
-    one has them, and the power failed before the other had."""
+    """The check reports it; logstore removes the records, if it is opened first. One of
+    two logs has them, and the power failed before the other was written."""
     data = seeded.fresh()
     written(data)
     topics = "orders", "other"

@@ -1,5 +1,5 @@
-"""A directory that a newer tool has formatted, or a newer broker has used: what
-`check_handover` says of it, and what a broker of each release does with it."""
+"""A directory that a newer tool has formatted, or a newer broker has used: the findings
+of `check_handover`, and the behaviour of a broker of each release."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def create(broker: KafkaBroker, topic: str) -> None:
 
 
 def formatted(directory: Path, release: str, *options: str) -> Path:
-    """A directory as kafka-storage of a release leaves it."""
+    """A directory formatted by kafka-storage of a release."""
     broker = broker_in(directory, release)
     broker.format(*options)
     return broker.data
 
 
 def used(directory: Path, release: str, *options: str) -> Path:
-    """The same, after a broker of the release has had it."""
+    """The same, after a broker of the release has used it."""
     broker = broker_in(directory, release)
     broker.format(*options)
     with broker:
@@ -120,7 +120,7 @@ def is_refused(broker: KafkaBroker) -> bool:
 def test_broker_starts_with_the_levels_of_which_that_was_said(
     how: str, tmp_path: Path
 ) -> None:
-    """And with none else, of each release with KRaft."""
+    """A broker of each release with KRaft starts with these levels and no others."""
     data = MADE[how](tmp_path / "made")
     refused = []
     for release in WITH_KRAFT:

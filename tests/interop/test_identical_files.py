@@ -1,17 +1,17 @@
-"""The logs and indexes that logstore writes are those of a real broker, byte for byte.
+"""The logs and indexes of logstore and of a real broker are equal, byte for byte.
 
-Random sequences of appends go to a store, and its batches, each in a request of its
-own, to a broker with the same topics: then offsets, times, sizes and boundaries of all
-batches are the same, and everything else has to be. A phase ends with a clean stop of
+Random sequences of appends go to a store, and its batches, each in a separate request,
+to a broker with the same topics: then offsets, times, sizes and boundaries of all
+batches are the same, and everything else must be. A phase ends with a clean stop of
 both, or with a kill of both and a recovery. After each, every `.log`, `.index` and
 `.timeindex` of every partition is compared.
 
 - With LogAppendTime, the store repeats the appends with the broker's times.
 - After a kill, a broker rebuilds the indexes of all segments since the last clean stop;
-  logstore keeps the entries of what is durable. `rebuild_index` makes them the same.
-- What else differs is in docs/format.md, "Differences from Kafka's files". Each of its
-  rules is a function here that turns Kafka's bytes into ours, and has a test that
-  Kafka's really differ like this.
+  logstore keeps the entries of durable batches. `rebuild_index` makes them the same.
+- Other differences are listed in docs/format.md, "Differences from Kafka's files". Each
+  of its rules is a function here that turns Kafka's bytes into ours, and has a test
+  that Kafka's really differ like this.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Run:
 
     Attributes:
         release: of the broker.
-        kills: how each phase ends.
+        kills: the end of each phase, stop or kill.
     """
 
     release: str
@@ -67,8 +67,9 @@ class Run:
 
     def sequences(self) -> list[AppendSequence]:
         magics = (1, 2) if self.release < "3" else (2,)
-        # A broker does not start if a rebuilt index is full that was not before: the
-        # entries of a log depend on where it was opened, and those of a rebuild do not.
+        # A broker does not start if a rebuilt index is full that was not full before:
+        # entries of a log depend on the offset at which it was opened, and rebuilt ones
+        # do not.
         least = 20_000 if KILL in self.kills[1:] else 40
         return [
             random_sequence(
@@ -128,7 +129,8 @@ def run_ours(
             for one in sequences:
                 replay.rebuild(one, stopped[one.name])
                 if not number:
-                    # Nothing was opened twice: each entry is where a rebuild has it.
+                    # Nothing was opened twice: a rebuild puts each entry at the same
+                    # place.
                     assert partition_files(replay.partition(one)) == live[one.name]
         files.append(
             {one.name: partition_files(replay.partition(one)) for one in sequences}
@@ -194,7 +196,7 @@ def compared(run: Run, tmp_path_factory: pytest.TempPathFactory) -> list[Compare
 
 
 def as_ours(run: Run, one: Compared) -> Files:
-    """A broker's files, without what differs by design."""
+    """A broker's files, without the differences by design."""
     files = one.theirs
     if not any(files.values()):
         files = without_empty_log(files)
@@ -211,7 +213,7 @@ def without_empty_log(files: Files) -> Files:
 
 
 def with_epoch_0(files: Files) -> Files:
-    """Each start of a broker is another leader epoch."""
+    """Each start of a broker begins a new leader epoch."""
     return {
         name: without_epochs(data) if name.endswith(".log") else data
         for name, data in files.items()
@@ -219,8 +221,8 @@ def with_epoch_0(files: Files) -> Files:
 
 
 def with_last_offsets(files: Files) -> Files:
-    """A time index with the last offset of the batch, instead of that of the record in
-    it that has the timestamp."""
+    """A time index with the last offset of each batch, instead of the offset of the
+    record with the timestamp."""
     changed = dict(files)
     for name, data in files.items():
         if name.endswith(".timeindex"):
@@ -236,7 +238,7 @@ def with_last_offsets(files: Files) -> Files:
 
 
 def last_offsets(log: bytes) -> list[int]:
-    """Of each batch of magic 2."""
+    """The last offset of each batch of magic 2."""
     return [
         frame.offset + int.from_bytes(log[frame.pos + 23 : frame.pos + 27], "big")
         for frame in frames_in(log)
@@ -244,7 +246,7 @@ def last_offsets(log: bytes) -> list[int]:
 
 
 def differences(run: Run, compared: Iterable[Compared]) -> list[str]:
-    """The files that differ otherwise, as text."""
+    """Other differences between the files, as text."""
     found = []
     for one in compared:
         theirs = as_ours(run, one)
@@ -300,8 +302,7 @@ def test_sequences_do_all_that_is_compared(run: Run, compared: list[Compared]) -
 
 
 def is_rolled_by_index(one: Compared) -> bool:
-    """Whether a full index has ended a segment that would have had room for any of the
-    batches."""
+    """Whether a full index has ended a segment with room for any of the batches."""
     config = one.sequence.config
     names = sorted(name for name in one.ours if name.endswith(".log"))
     return any(
@@ -314,7 +315,7 @@ def is_rolled_by_index(one: Compared) -> bool:
 
 
 def test_a_changed_byte_is_found(run: Run, compared: list[Compared]) -> None:
-    """In each kind of file, and a file that only one of the two has."""
+    """A changed byte in each kind of file, and a file that only one of the two has."""
     one = next(one for one in reversed(compared) if all(one.theirs.values()))
     for name in list(one.theirs)[:3]:
         for other in (
@@ -328,7 +329,8 @@ def test_a_changed_byte_is_found(run: Run, compared: list[Compared]) -> None:
 
 
 def changed(data: bytes) -> bytes:
-    """Not the last byte: of a time index that may be another record of a batch."""
+    """Change a byte other than the last one: a time index may differ there by another
+    record of a batch."""
     return data[:-5] + bytes([data[-5] ^ 1]) + data[-4:]
 
 
@@ -341,7 +343,7 @@ def test_broker_makes_the_files_of_an_empty_log(compared: list[Compared]) -> Non
 
 
 def test_broker_counts_leader_epochs(run: Run, compared: list[Compared]) -> None:
-    """Each start of a broker that is its own controller begins another one; batches of
+    """Each start of a broker that is its own controller begins a new epoch; batches of
     logstore have 0."""
     done = [one for one in compared if one.sequence.magic == 2]
     assert all(with_epoch_0(one.ours) == one.ours for one in done)
@@ -352,7 +354,7 @@ def test_broker_counts_leader_epochs(run: Run, compared: list[Compared]) -> None
 def test_old_broker_puts_the_offset_of_the_record_into_the_time_index(
     run: Run, compared: list[Compared]
 ) -> None:
-    """Newer ones, and logstore, put the last one of its batch there."""
+    """Newer ones, and logstore, put the last offset of its batch there."""
     is_other = any(
         with_last_offsets(one.theirs) != one.theirs
         for one in compared

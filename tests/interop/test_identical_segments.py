@@ -1,11 +1,11 @@
-"""The logs and indexes that logstore writes are those of the classes of Kafka 4.2 that
-write segments, byte for byte.
+"""The logs and indexes of logstore equal the output of the segment classes of Kafka
+4.2, byte for byte.
 
-A broker takes one batch in a request, and has the clock of the machine. Here Kafka's
-`LogSegment` gets, from a small Java program, what a follower or an old client may
-append: several batches, or a message set of magic 0 or 1, in one append, with a clock
-that is set. One call of logstore is one such append. The sequences are as random as
-those of `test_identical_files`, and many more.
+A broker takes one batch in a request, and has the clock of the machine. Here a small
+Java program passes to Kafka's `LogSegment` the appends of a follower or an old client:
+several batches, or a message set of magic 0 or 1, in one append, with a controlled
+clock. One call of logstore is one such append. The sequences are as random as in
+`test_identical_files`, and many more.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 COUNT = 1800 if IS_ALL else 72
 MAGICS = (0, 1, 2)
-# These are not opened twice: the time of creation of a segment, from which it lasts if
-# its first record has no timestamp, is that of the last opening in Kafka.
+# These are not opened twice: if the first record of a segment has no timestamp, its age
+# counts from its creation, which in Kafka is the last opening.
 _WITHOUT_TIMES = ("none", "some")
-# Kafka fails in the midst of an append whose entries do not fit into an index.
+# Kafka fails in the middle of an append whose entries do not fit into an index.
 _INDEX_BYTES = 20_000
 _START_MS = 1_800_000_000_000
 _JAVA_SECONDS_MAX = 300
@@ -66,7 +66,8 @@ def sequences() -> list[AppendSequence]:
 
 
 def clock_of(sequence: AppendSequence) -> list[int]:
-    """The time of each call: now and then it leaps over the time a segment lasts."""
+    """The time of each call: sometimes it jumps by more than the age limit of a
+    segment."""
     rng = random.Random(sequence.name)
     now, times = _START_MS, []
     for _ in range(sum(map(len, sequence.phases))):
@@ -142,7 +143,7 @@ def log_of(
 
 
 def test_files_are_those_of_kafka_s_segments(tmp_path: Path) -> None:
-    """Each file of each log; several batches in one append among them."""
+    """Each file of each log, including appends of several batches."""
     try:
         tools = KafkaTools.find(cache_directory(), NEWEST)
     except ToolsUnavailableError as error:

@@ -1,7 +1,8 @@
-"""Kafka's own dump tool reads what logstore writes, and prints what logstore prints.
+"""Kafka's own dump tool reads files of logstore, and has the same output as
+`logstore-dump`.
 
-The tool checks the CRC of every batch and, unless told otherwise, each entry of every
-index against the log.
+The tool checks the CRC of every batch and, by default, each entry of every index
+against the log.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ pytestmark = pytest.mark.kafka
 
 TYPE_NAMES = {-1: "NoTimestampType", 0: "CreateTime", 1: "LogAppendTime"}
 
-# Directories of Kafka's with what logstore does not write: transaction markers, delete
-# horizons, header-only batches, all magics in one log. All their values are one line.
+# Directories of Kafka's with elements that logstore does not write: transaction
+# markers, delete horizons, header-only batches, all magics in one log. All their values
+# are one line.
 GOLDEN = [
     SLICE / "2.8.2/formats/upgraded-compact-0",
     SLICE / "3.9.1/clean/compact-0",
@@ -72,10 +74,10 @@ def test_kafka_finds_nothing_to_complain_about(deep: Dump) -> None:
 
 
 def test_kafka_s_complaints_are_heard(kafka_tools: KafkaTools) -> None:
-    """A checker nobody has seen fail is not known to work.
+    """The check must be seen to fail.
 
-    Index entries that Kafka 2.8 wrote for several batches in one append are such that
-    its tool reports them.
+    Kafka's tool reports index entries that Kafka 2.8 wrote for several batches in one
+    append.
     """
     files = files_of(SLICE / "2.8.2/formats/upgraded-1", ".log", ".index")
     dump = kafka_tools.dump(files, root=SLICE)
@@ -114,7 +116,7 @@ def test_kafka_sees_the_format_that_was_asked_for(
     for line in batches:
         assert line.endswith(" isvalid: true")
         assert f" magic: {format.magic} " in line
-    # A single small record may well be left as it is.
+    # A single small record may be stored uncompressed.
     codecs = set(re.findall(r" compresscodec: (\w+)", "\n".join(batches)))
     assert format.codec in codecs <= {format.codec, "none"}
     logs = written.logs(format.topic)
@@ -123,7 +125,7 @@ def test_kafka_sees_the_format_that_was_asked_for(
 
 
 def test_kafka_finds_entries_in_the_indexes(deep: Dump, format: Any) -> None:
-    """Something was there to be checked: offsets always, times except in magic 0."""
+    """There were entries to check: offsets always, times except in magic 0."""
     entries = [
         line
         for line in lines_of(deep, format.topic, ".index")
@@ -137,7 +139,7 @@ def test_kafka_finds_entries_in_the_indexes(deep: Dump, format: Any) -> None:
 def test_indexes_pass_kafka_s_sanity_check(
     kafka_tools: KafkaTools, written: Any
 ) -> None:
-    """What a broker looks at when it opens a directory."""
+    """The check that a broker runs when it opens a directory."""
     files = files_of(written.directory, ".index", ".timeindex")
     dump = kafka_tools.dump(files, "--index-sanity-check", root=written.directory)
     sections = dump.sections()
@@ -182,7 +184,8 @@ def test_dump_batches_prints_what_kafka_prints(
 def test_kafka_accepts_batches_of_clients_once_offsets_are_assigned(
     kafka_tools: KafkaTools, tmp_path: Path
 ) -> None:
-    """What `append_batches` rewrote (offsets, wrappers, CRCs) is valid to Kafka."""
+    """Batches that `append_batches` rewrote (offsets, wrappers, CRCs) are valid to
+    Kafka."""
     legacy = pytest.importorskip("kafka.record.legacy_records")
     default = pytest.importorskip("kafka.record.default_records")
     values = [b"value-%d " % number * number for number in range(8)]
@@ -232,7 +235,7 @@ def without_crc(line: str) -> str:
 
 
 def record_line(record: Any, magic: int) -> str:
-    """What Kafka's tool should print about a record, `without_crc`."""
+    """The expected output of Kafka's tool for a record, `without_crc`."""
     parts = [
         f"| offset: {record.offset}",
         f"{TYPE_NAMES[int(record.timestamp_type)]}: {record.timestamp_ms}",

@@ -1,7 +1,7 @@
 """`logstore-dump kafka-dump-log` prints what Kafka's own tool prints, line for line.
 
-The tool of each release is the oracle: on golden directories, on those of brokers of
-the same releases with groups and transactions, on what logstore writes in all formats,
+The tool of each release is the oracle: on golden directories, on directories of brokers
+of the same releases with groups and transactions, on files of logstore in all formats,
 on records of internal topics with random values, and on damaged logs.
 """
 
@@ -37,12 +37,12 @@ INTERNAL = {
     "__transaction_state": "--transaction-log-decoder",
 }
 # A broker was killed while it wrote the first batch: the tool ends with an exception at
-# the entry of the index that leads there.
+# the index entry for that batch.
 UNREADABLE = ("0.8.2.2/killed/busy-big-0/00000000000000000000.index",)
 
 
 class Printed(NamedTuple):
-    """What the command printed."""
+    """Output of the command."""
 
     status: int
     lines: list[str]
@@ -56,7 +56,7 @@ def release(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def tools(release: str) -> KafkaTools:
-    """The tool of a release; skips where it cannot be had."""
+    """The tool of a release; skips if it is unavailable."""
     try:
         return KafkaTools.find(cache_directory(), BY_NAME[release])
     except ToolsUnavailableError as error:
@@ -76,7 +76,8 @@ def printed(release: str, files: Iterable[Path], *options: str, root: Path) -> P
     finally:
         os.chdir(before)
     complaints = [line for line in err.getvalue().split("\n") if line]
-    # As `KafkaTools.dump` has the text: binary values have line ends of each kind.
+    # Decoded like the text of `KafkaTools.dump`: binary values have line ends of each
+    # kind.
     text = out.getvalue().replace("\r\n", "\n").replace("\r", "\n")
     return Printed(status, text.split("\n"), complaints)
 
@@ -150,8 +151,8 @@ def test_golden_directories(
 def test_damaged_logs(
     tools: KafkaTools, release: str, seed: int, tmp_path: Path
 ) -> None:
-    """Bits that flipped in values, and ends that are cut or have garbage behind them:
-    where the tool does not end with an exception, the lines are the same."""
+    """Flipped bits in values, cut ends, and garbage after the end: unless the tool ends
+    with an exception, the lines are the same."""
     rng = random.Random(seed)
     count, found = 24 if IS_ALL else 9, 0
     for number, log in enumerate(rng.sample(files_in(SLICE, (".log",)), count)):
@@ -180,7 +181,8 @@ def test_damaged_logs(
 
 
 def test_sanity_check_of_golden_indexes(tools: KafkaTools, release: str) -> None:
-    """Those of clean brokers: of a live index the tool ends with an exception."""
+    """Indexes of clean brokers only: for a live index the tool ends with an
+    exception."""
     files = [
         file
         for file in files_in(SLICE, (".index", ".timeindex"))
@@ -190,14 +192,14 @@ def test_sanity_check_of_golden_indexes(tools: KafkaTools, release: str) -> None
 
 
 def test_what_logstore_writes(tools: KafkaTools, release: str, written: Any) -> None:
-    """In every format, with indexes and snapshots."""
+    """Logs of every format, with indexes and snapshots."""
     files = files_in(written.directory)
     assert len(files) > 100
     ours = assert_same(
         tools, release, files, "--print-data-log", root=written.directory
     )
     assert ours.status == 0
-    # From 4.3 on the tool counts what is before a segment as a gap.
+    # From 4.3 on the tool counts the offsets before a segment as a gap.
     gaps = [line for line in ours.complaints if "  -1 is followed by " in line]
     assert len(ours.complaints) == 2 * len(gaps)
     assert bool(gaps) == (release >= "4.3")
@@ -207,7 +209,7 @@ def test_what_logstore_writes(tools: KafkaTools, release: str, written: Any) -> 
 def test_indexes_that_logstore_writes_pass_the_sanity_check(
     tools: KafkaTools, written: Any
 ) -> None:
-    """What a broker of each release looks at when it opens a directory."""
+    """The check that a broker of each release runs when it opens a directory."""
     files = files_in(written.directory, (".index", ".timeindex"))
     dump = tools.dump(files, "--index-sanity-check", root=written.directory)
     sections = dump.sections()
@@ -226,8 +228,8 @@ def test_indexes_that_logstore_writes_pass_the_sanity_check(
 def test_directories_of_brokers(
     made_by: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """With groups of every kind, transactions, and KRaft's own logs: each by the tool
-    of its release and by newer ones, decoded as what they are."""
+    """Groups of every kind, transactions, and KRaft's own logs: each dumped by the tool
+    of its release and by newer ones, with the decoder for its topic."""
     directory = tmp_path_factory.mktemp(f"kafka-{made_by}")
     try:
         found = {
@@ -307,7 +309,7 @@ def test_records_with_random_values(
     tools: KafkaTools, release: str, option: str, seed: int, tmp_path: Path
 ) -> None:
     """Each type in each version, with and without its tagged fields and unknown ones:
-    the tables of the fields are those of Kafka's classes."""
+    the field tables agree with Kafka's classes."""
     if release == "2.8" or (release == "3.9" and "share" in option):
         pytest.skip("the tool ends at a record that it does not know")
     log = log_of(

@@ -1,7 +1,7 @@
-"""logstore reads the directories of brokers from 0.8.2 on that the tests start: what a
-cleaner leaves that was killed, groups, old formats, topics that wait for deletion.
+"""logstore reads the directories of brokers from 0.8.2 on that the tests start: files
+of a killed cleaner, groups, old formats, topics that wait for deletion.
 
-The broker itself is the judge: what its consumer gets, when it has recovered.
+The expected records are the ones that the broker's consumer gets after recovery.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ OLDEST, OLD, FIRST_OF_2 = "0.8.2.2", "0.10.2.2", "1.1.1"
 OLDER = (OLDEST, OLD, FIRST_OF_2)
 SECONDS_MAX = 90
 SEGMENT_BYTES = 20_000
-# Files are there until the test has looked.
+# Files stay until the test has read them.
 SETTINGS = {
     "delete.topic.enable": "true",
     "log.segment.bytes": SEGMENT_BYTES,
@@ -69,7 +69,7 @@ Start = Callable[..., KafkaBroker]
 def started(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> Callable[..., KafkaBroker]:
-    """Makes a broker that is killed at the end of the test, and starts it."""
+    """Start a broker that is killed at the end of the test."""
 
     def start(release: str, settings: dict[str, Any]) -> KafkaBroker:
         directory = tmp_path / "broker"
@@ -99,7 +99,7 @@ def records(count: int, seed: int = 1, keys: int = 97) -> list[Record]:
 
 
 def tombstones(made: list[Record]) -> list[Record]:
-    """Every eleventh has no value."""
+    """Set the value of every eleventh record to null."""
     return [
         one._replace(value=None) if number % 11 == 3 else one
         for number, one in enumerate(made)
@@ -123,7 +123,7 @@ def newest(made: list[Record]) -> dict[bytes | None, Record]:
 
 
 def copied(data: Path, target: Path) -> Path:
-    """A copy for the broker's next start to be compared with, without its lock."""
+    """A copy without the lock file, to be compared with the broker's next start."""
     shutil.copytree(data, target)
     (target / ".lock").unlink(missing_ok=True)
     return target
@@ -134,7 +134,7 @@ def copied(data: Path, target: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What makes a broker stop before a rename."""
+    """A library that makes a broker stop before a rename."""
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("no C compiler")
@@ -150,7 +150,7 @@ def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_log_of_a_killed_cleaner_is_what_the_broker_makes_of_it(
     started: Start, shim: Path, tmp_path: Path, release: str, moment: str
 ) -> None:
-    """With `.cleaned`, `.swap` and `.deleted` files, read-only and recovered."""
+    """There are `.cleaned`, `.swap` and `.deleted` files; read-only and recovered."""
     last, wanted = MOMENTS[moment]
     said = tmp_path / "said"
     environment = {
@@ -182,8 +182,8 @@ def test_log_of_a_killed_cleaner_is_what_the_broker_makes_of_it(
     expected = older.consumed(broker, "states")["states"]
     assert looked == recovered
     if moment == "renamed" and release in OLDER:
-        # They finish it; later ones, as logstore, take the segments of before as long
-        # as one of the new files is not complete.
+        # They finish it; later releases, and logstore, take the old segments as long as
+        # one of the new files is incomplete.
         assert looked == sent
         assert len(expected) < len(sent)
     else:
@@ -202,7 +202,7 @@ def test_log_of_a_killed_cleaner_is_what_the_broker_makes_of_it(
 def test_topic_that_waits_for_its_deletion_is_no_topic(
     started: Start, release: str
 ) -> None:
-    """Its directory ends with ``-delete``; logstore leaves it as it is."""
+    """Its directory ends with ``-delete``; logstore does not touch it."""
     broker = started(release, SETTINGS)
     older.create_topics(broker, "kept", "gone")
     sent = older.send(broker, "kept", records(50))
@@ -220,7 +220,7 @@ def test_topic_that_waits_for_its_deletion_is_no_topic(
 
 
 def move(broker: KafkaBroker, topic: str, target: Path) -> None:
-    """Have a partition moved to another log directory, a byte a second."""
+    """Have a partition moved to another log directory, at a byte per second."""
     where = {"topic": topic, "partition": 0, "replicas": [1], "log_dirs": [str(target)]}
     plan = target.parent / "plan.json"
     plan.write_text(json.dumps({"version": 1, "partitions": [where]}))
@@ -239,7 +239,7 @@ def move(broker: KafkaBroker, topic: str, target: Path) -> None:
 def test_partition_that_is_moved_to_another_directory_is_not_there_yet(
     started: Start, tmp_path: Path, release: str
 ) -> None:
-    """Its directory ends with ``-future``; logstore leaves it as it is."""
+    """Its directory ends with ``-future``; logstore does not touch it."""
     here, there = tmp_path / "broker" / "data", tmp_path / "there"
     there.mkdir()
     settings = {
@@ -273,7 +273,7 @@ def test_partition_that_is_moved_to_another_directory_is_not_there_yet(
 def test_offsets_of_groups_are_those_that_the_broker_tells(
     started: Start, release: str
 ) -> None:
-    """While it runs, and of the stopped one."""
+    """Offsets of a running broker and of the stopped one."""
     broker = started(release, SETTINGS)
     older.create_topics(broker, "orders", "events")
     for topic in ("orders", "events"):
@@ -291,7 +291,7 @@ def test_offsets_of_groups_are_those_that_the_broker_tells(
         assert groups.problems == ()
         found = {
             group.group: {
-                # librdkafka sends the end of its string, too.
+                # librdkafka sends the final zero of its string, too.
                 row.topic: (row.offset, row.metadata.rstrip("\0"))
                 for row in group.partitions
             }
@@ -317,8 +317,7 @@ FORMATS = [(OLD, "0.9.0", 0), (FIRST_OF_2, "0.9.0", 0), (FIRST_OF_2, "0.10.2", 1
 def test_topics_of_old_formats_are_read_as_a_consumer_reads_them(
     started: Start, tmp_path: Path, release: str, version: str, magic: int
 ) -> None:
-    """In each codec; of the running broker, and when it was killed and its last batch
-    was cut."""
+    """Each codec; with the running broker, and after a kill with a cut last batch."""
     broker = started(release, SETTINGS)
     codecs = ("none", "gzip", "snappy", "lz4")
     settings = {"message_format_version": version}
@@ -351,7 +350,7 @@ def test_topics_of_old_formats_are_read_as_a_consumer_reads_them(
 
 
 def cut(data: Path, topics: tuple[str, ...]) -> None:
-    """Take the end of the last batch of each topic, as a power failure may."""
+    """Remove the end of the last batch of each topic, as a power failure may."""
     for topic in topics:
         log = logs_in(data / f"{topic}-0")[-1]
         last = frames(log)[-1]
@@ -364,7 +363,7 @@ def cut(data: Path, topics: tuple[str, ...]) -> None:
 def test_killed_broker_with_a_torn_tail_is_recovered_as_it_recovers(
     started: Start, tmp_path: Path
 ) -> None:
-    """Of magic 2: the last batch is gone, indexes have their whole size."""
+    """The log has magic 2: the last batch is gone, indexes have their whole size."""
     broker = started(FIRST_OF_2, SETTINGS)
     older.create_topics(broker, "orders")
     sent = older.send(broker, "orders", records(500), "lz4")
@@ -380,7 +379,7 @@ def test_killed_broker_with_a_torn_tail_is_recovered_as_it_recovers(
 
 
 def test_running_broker_of_0_8_is_read(started: Start) -> None:
-    """Each look has all that was there before it, and nothing else."""
+    """Each read has all records that were there before it, and nothing else."""
     assert numbers_of(OLDEST) < (0, 10), "the others are in test_broker_running"
     broker = started(OLDEST, SETTINGS)
     older.create_topics(broker, "orders")

@@ -1,7 +1,7 @@
 """The record parsers and builders of kafka-python and aiokafka, against logstore.
 
-What logstore writes, they read; what they build for a produce request goes through
-`append_batches` and reads back equal.
+They read the logs of logstore; batches that they build for a produce request go through
+`append_batches` and read back equal.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Client:
     legacy_builder: Any
 
     def supports(self, magic: int, codec: str) -> bool:
-        """Whether it knows this format at all."""
-        # aiokafka leaves out magic 0 with lz4, whose frames have a wrong checksum.
+        """Whether the client supports this format."""
+        # aiokafka lacks magic 0 with lz4, whose frames have a wrong checksum.
         return not (self.name == "aiokafka" and (magic, codec) == (0, "lz4"))
 
     def parse(self, data: bytes) -> Iterator[tuple[Any, ...]]:
@@ -106,7 +106,7 @@ each_client = pytest.mark.parametrize("client", CLIENTS, ids=str)
 
 
 def skip_unsupported(client: Client, format: Any) -> None:
-    """Skip what the client cannot do."""
+    """Skip formats that the client does not support."""
     if not client.supports(format.magic, format.codec):
         pytest.skip(f"{client.name} does not know lz4 in magic 0")
 
@@ -145,7 +145,7 @@ def test_clients_read_what_logstore_writes(
 def test_batches_of_clients_are_appended_and_read_back(
     client: Client, format: Any, tmp_path: Path
 ) -> None:
-    """Offsets are assigned here; magic, codec and content stay as they were sent."""
+    """Offsets are assigned here; magic, codec and content stay unchanged."""
     skip_unsupported(client, format)
     batches = [list(format.samples(start, 20)) for start in (0, 20, 40)]
     sent = [client.build(format.magic, format.codec, samples) for samples in batches]
@@ -226,7 +226,7 @@ def test_batches_of_every_format_go_into_one_log(
 def test_producer_fields_of_an_idempotent_batch_are_kept(
     client: Client, tmp_path: Path
 ) -> None:
-    """Producer id, epoch and sequence are on disk as they were sent."""
+    """Producer id, epoch and sequence are on disk unchanged."""
     samples = [Sample(1_700_000_000_000, None, b"value", ())] * 3
     with logstore.open(tmp_path / "store") as store:
         partition = store.create_topic("idempotent")[0]
@@ -245,7 +245,7 @@ def test_producer_fields_of_an_idempotent_batch_are_kept(
 def test_a_damaged_or_partial_batch_is_refused_whole(
     client: Client, magic: int, tmp_path: Path
 ) -> None:
-    """Nothing of the call is appended, also not the sound batch before it."""
+    """No batch of the call is appended, not even the valid one before it."""
     samples = [Sample(1_700_000_000_000, b"key", b"value " * 20, ())] * 3
     sound = client.build(magic, "gzip", samples)
     flipped = sound[:-1] + bytes([sound[-1] ^ 1])

@@ -54,8 +54,8 @@ def start_billing(store: str) -> subprocess.Popen[bytes]:
 
 @contextlib.contextmanager
 def killed(web: int, store: str, counts: Counter[str]) -> Iterator[None]:
-    """Kill processes, at random, until there were enough; what runs no more is started
-    again, as systemd does it."""
+    """Kill processes, at random, until there were enough kills; processes that have
+    ended are started again, as systemd does it."""
     rng, workers = random.Random(3), [start_billing(store), start_billing(store)]
     try:
         end = threading.Event()
@@ -89,8 +89,8 @@ def killed(web: int, store: str, counts: Counter[str]) -> Iterator[None]:
 
 
 def test_each_order_gets_one_invoice(tmp_path: Path, shop: dict[str, Any]) -> None:
-    """Whoever is killed: an order that was answered is there, in the place that was
-    said, and has one invoice."""
+    """Despite the kills, an acknowledged order is at the place that the answer named,
+    and has one invoice."""
     store, port = str(tmp_path / "store"), shop["free_port"]()
     counts: Counter[str] = Counter()
     said: dict[int, dict[str, int]] = {}
@@ -125,7 +125,7 @@ def test_each_order_gets_one_invoice(tmp_path: Path, shop: dict[str, Any]) -> No
 
 
 def test_shop_shows_what_it_has(tmp_path: Path, shop: dict[str, Any]) -> None:
-    """Events, metrics, and what is no order."""
+    """Events, metrics, and refused orders."""
     store, port = str(tmp_path / "store"), shop["free_port"]()
     with shop["running"](store, port):
         for number in range(3):

@@ -1,7 +1,6 @@
 """Two weeks in the life of a store: each day it is opened, written to and killed, and
 copied, restored from a snapshot, or handed over to a broker and taken back, while
-groups and producers go on. At the end every record is counted.
-"""
+groups and producers continue. At the end every record is counted."""
 
 from __future__ import annotations
 
@@ -29,13 +28,13 @@ from support import kafka_clients as clients
 
 SEED = int(os.environ.get("LOGSTORE_TWO_WEEKS_SEED", "1"))
 DAYS = 14
-# The broker of a day; behind a newer one no older one starts.
+# The broker of a day; after a newer one no older one starts.
 BROKERS = dict(zip((3, 6, 9, 12), WITH_KRAFT[-4:], strict=True))
-# On these days the broker starts on a snapshot that nobody has opened before.
+# On these days the broker starts on a snapshot that has not been opened yet.
 ON_SNAPSHOTS = (6, 12)
 COUNTS = {"orders": PARTITIONS, "invoices": 1}
 _TESTS = Path(__file__).resolve().parents[1]
-# The service of a day works so long until it is killed.
+# Seconds until the service of a day is killed.
 _WORK_S = (0.3, 1.2)
 
 pytestmark = [
@@ -47,11 +46,11 @@ pytestmark = [
 
 
 class Life:
-    """The store, and what was promised of it.
+    """The store, and the records that it must have.
 
     Attributes:
         promised: values of orders that were acknowledged.
-        heard: what the group `audit` was given: (partition, offset) and value.
+        heard: records read by the group `audit`: (partition, offset) and value.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -65,7 +64,7 @@ class Life:
     # ---------------------------------------------------------------- a day's work
 
     def serve(self, day: int) -> None:
-        """A service works, and is killed."""
+        """Run a service, and kill it."""
         process = subprocess.Popen(
             [sys.executable, "-m", "support.two_weeks", str(self.path), str(day)],
             stdout=subprocess.PIPE,
@@ -102,7 +101,8 @@ class Life:
                     return
 
     def audit(self) -> None:
-        """The group `audit` reads what is new, and commits; also beside a broker."""
+        """The group `audit` reads new records, and commits; also while a broker
+        runs."""
         with self._consumer("audit") as consumer:
             while found := consumer.poll(timeout_ms=300):
                 for records in found.values():
@@ -115,10 +115,10 @@ class Life:
             self.path, group=group, topics=["orders"], reset="earliest"
         )
 
-    # ------------------------------------------------------- what happens to the store
+    # ------------------------------------------------------- changes of the store
 
     def copy(self) -> None:
-        """The closed store is copied file by file; the copy goes on."""
+        """The closed store is copied file by file; the copy replaces it."""
         with logstore.open(self.path):
             pass
         moved = self._directory / "copy"
@@ -127,7 +127,7 @@ class Life:
         moved.rename(self.path)
 
     def restore(self) -> None:
-        """The machine is lost just behind a snapshot, which goes on."""
+        """The machine is lost just after a snapshot, which replaces the store."""
         moved = self._directory / "snapshot"
         with logstore.open(self.path) as store:
             store.snapshot(moved)
@@ -135,7 +135,7 @@ class Life:
         moved.rename(self.path)
 
     def compact(self) -> None:
-        """A topic is compacted, cut and made again beside the others."""
+        """A topic is compacted, deleted and created again; the other topics stay."""
         config = logstore.TopicConfig(cleanup_policy="compact", message_format=2)
         with logstore.open(self.path) as store:
             if "beside" in store.topics():
@@ -149,14 +149,14 @@ class Life:
             assert {record.value for record in beside.read()} >= {b"29"}
 
     def change(self) -> None:
-        """What an operator does on a day."""
+        """The work of an operator on a day."""
         choices: list[Callable[[], None]] = [self.copy, self.restore, self.compact]
         chosen = self._rng.choice(choices)
         self.events.append(chosen.__name__)
         chosen()
 
     def broker_day(self, broker: KafkaBroker, day: int) -> None:
-        """A broker has the directory, and writes; the audit goes on beside it."""
+        """A broker has the directory, and writes; the audit runs at the same time."""
         sent = [b"sent %d-%d" % (day, number) for number in range(40)]
         with broker:
             broker.start()
@@ -175,7 +175,7 @@ class Life:
     # --------------------------------------------------------------------- the count
 
     def count(self) -> str:
-        """Every record is there once, and has what it must have. Returns a summary."""
+        """Every record is there once, with its expected contents. Returns a summary."""
         with logstore.open(self.path, read_only=True) as store:
             orders = {
                 (number, record.offset): record.value or b""
@@ -206,7 +206,7 @@ def directory(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_every_record_of_two_weeks_is_there_once(directory: Path) -> None:
-    """Nothing is lost, nothing is there twice, no group hears anything twice."""
+    """Nothing is lost, nothing is there twice, and no group reads a record twice."""
     try:
         first = KafkaBroker(directory, BROKERS[3], cache_directory())
     except ToolsUnavailableError as error:

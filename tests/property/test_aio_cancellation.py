@@ -1,5 +1,5 @@
-"""Tasks that are cancelled at any step: an append is in the log once or not at all, and
-a follower has what is in the log."""
+"""Tasks cancelled at any step: an append is in the log once or not at all, and a
+follower gets every record in the log."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ PATIENCE = st.lists(st.integers(0, 8), min_size=1, max_size=10)
 
 
 async def steps(count: int) -> None:
-    """Let others run; below 0: for some hundredths of a millisecond."""
+    """Let other tasks run; below 0: for some hundredths of a millisecond."""
     if count < 0:
         await asyncio.sleep(-count / 100_000)
     for _ in range(count):
@@ -66,7 +66,7 @@ class Case:
         self.seen: list[tuple[int, bytes | None]] = []
         self.follower = q.follow()
         self.is_over = False
-        # What each append that was acknowledged got; and those that were cancelled.
+        # Values of each acknowledged append, by offset; and the cancelled appends.
         self.acknowledged: dict[int, tuple[bytes, ...]] = {}
         self.cancelled: list[tuple[bytes, ...]] = []
 
@@ -115,7 +115,7 @@ class Case:
             tasks.append(asyncio.create_task(self.append(number, one)))
             await steps(one.pause)
         await asyncio.gather(*tasks)
-        await self.p.flush()  # behind all that the thread has
+        await self.p.flush()  # after all calls of the thread
         self.is_over = True
         await following
         end = self.p.end_offset
@@ -147,8 +147,8 @@ class Case:
 def test_cancelled_tasks_leave_a_whole_log_and_followers_that_know_it(
     loop_kind: str, appends: list[Append], patience: list[int], is_watched: bool
 ) -> None:
-    """With small segments, so that a thread makes some of the appends; followed in the
-    store that writes, or in another one."""
+    """The segments are small, so that a thread makes some of the appends; the follower
+    is in the store that writes, or in another one."""
 
     async def main(path: str) -> None:
         files = Unsynced()

@@ -27,7 +27,7 @@ def records(partition: Partition) -> list[Item]:
 
 
 def expected(items: list[Item], magics: dict[int, int]) -> list[Item]:
-    """As they are read: magic 0 has no timestamps."""
+    """Items in the form that a read returns: magic 0 has no timestamps."""
     return [i if magics[i.offset] else i._replace(time_ms=-1) for i in items]
 
 
@@ -40,7 +40,8 @@ def magics_of(log: RandomLog) -> dict[int, int]:
 def test_compaction_of_random_log_leaves_the_last_record_of_each_key(
     tmp_path: Path, seed: int
 ) -> None:
-    """Also with a map for a few keys only, in several passes, and again."""
+    """A map for a few keys only causes several passes; a second compaction changes
+    nothing."""
     log = RandomLog(seed, keyless=seed % 3 == 0)
     log.write(tmp_path / "t-0")
     wanted = expected(log.survivors(), magics_of(log))

@@ -12,7 +12,8 @@ from logstore.cli.schema import payload_value
 from logstore.cli.text import decode, escape, quoted
 
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\\": "\\\\"}
-# What a terminal obeys, and half of surrogate pairs, more often than chance has them.
+# Characters that a terminal obeys, and halves of surrogate pairs, more often than by
+# chance.
 _ODD = st.sampled_from(
     "\0\x1b\x7f\x80\x9b\xad\\\"'\u061c\u202e\u2066\ufeff\ud8ff\udc41"
 )
@@ -27,7 +28,7 @@ _BYTES = st.one_of(
 
 
 def defined(text: str) -> str:
-    """One character after the other."""
+    """The definition: one character after the other."""
     shown = []
     for char in text:
         if char in _SHORT:
@@ -45,7 +46,7 @@ def defined(text: str) -> str:
 @given(_TEXTS)
 @example("\udcc3\udca9")
 def test_escapes_of_text_are_those_of_its_characters(text: str) -> None:
-    """Each stands for itself, also next to others."""
+    """Each character is escaped independently of its neighbours."""
     assert escape(text) == defined(text)
     assert escape(text).isprintable()
 
@@ -60,7 +61,7 @@ def test_escapes_of_bytes_are_those_of_their_characters(data: bytes) -> None:
 @given(_BYTES)
 @example(b"\\udc80 \\\xff")
 def test_utf8_payloads_are_decoded_as_python_does(data: bytes) -> None:
-    """With a backslash for each byte that is not UTF-8, and no other one."""
+    """A backslash escape for each byte that is not UTF-8, and no other one."""
     assert payload_value(data, "utf8") == data.decode("utf-8", "backslashreplace")
 
 

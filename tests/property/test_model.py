@@ -1,7 +1,7 @@
 """Random operations against a plain list, for every magic and codec.
 
 The model is the list of records with a start offset; after each step, and after each
-reopening or kill, the partition holds just what the model holds.
+reopening or kill, the partition equals the model.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class Model:
 
     def retention(self, now: int) -> None:
         if self.magic == 0:
-            return  # goes by the files' times
+            return  # uses the files' times
         before = self.partition.segments
         told = self.partition.apply_retention(now, dry_run=True)
         done = self.partition.apply_retention(now)
@@ -191,7 +191,7 @@ class Model:
         want = next((r.offset for r in self.records if r.timestamp_ms >= stamp), None)
         assert self.partition.offset_for_time(stamp) == want
 
-    # -- what always holds
+    # -- invariants
 
     def check(self) -> None:
         partition = self.partition
@@ -205,8 +205,8 @@ class Model:
         self.check_state(segments)
 
     def check_state(self, segments: Sequence[logstore.types.SegmentInfo]) -> None:
-        """The state file says nothing of the sealed segments that is not so: what it
-        says, the next opening believes or takes for damage."""
+        """Entries of the state file about sealed segments are right: the next opening
+        trusts them, or takes the difference for damage."""
         state = PartitionState.read(self.partition._log.directory)
         known = {one.base_offset: (one.size_bytes, one.next_offset) for one in segments}
         for base, size, next_offset, *_ in state.sealed if state is not None else ():
@@ -231,7 +231,7 @@ class Model:
 def test_random_operations_agree_with_a_list(
     magic: int, codec: str, steps: list[tuple]
 ) -> None:
-    """Whatever is done to a partition, it holds what the list holds."""
+    """After any operations, the partition holds the records of the list."""
     with tempfile.TemporaryDirectory() as directory:
         model = Model(Path(directory), magic, codec)
         try:
@@ -279,7 +279,7 @@ def test_long_random_run_agrees_with_a_list(tmp_path: Path, seed: int) -> None:
 def test_log_that_is_sealed_and_cut_again_and_again_agrees_with_a_list(
     tmp_path: Path, seed: int
 ) -> None:
-    """Within one opening: what the writer remembers of its segments follows."""
+    """Within one opening, the segments that the writer remembers stay up to date."""
     rng = random.Random(f"cuts {seed}")
     model = Model(tmp_path, *FORMATS[seed * 3 % len(FORMATS)])
     for number in range(80):

@@ -1,5 +1,5 @@
-"""How the C core is built: warnings are errors, the analyzer has nothing to say, and
-the extension has what a hardened build has, read off the file itself."""
+"""The build of the C core: no warning, no finding of the analyzer, and the properties
+of a hardened build, checked in the file itself."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PLAIN = (
     "-std=c11 -O0 -fPIC -Wall -Wextra -Wvla -Wno-unused-parameter "
     "-Wno-missing-field-initializers -Werror"
 )
-# The address sanitizer has functions of its own in place of the hardened ones.
+# The address sanitizer replaces the hardened functions by its own ones.
 plain_build = pytest.mark.skipif(
     "/build/" in _ls.__file__, reason="a sanitizer or coverage build"
 )
@@ -51,14 +51,15 @@ def compile_file(name: str, flags: str, tmp_path: Path) -> str:
 
 @pytest.mark.parametrize("name", C_FILES)
 def test_c_file_has_no_warning(name: str, tmp_path: Path) -> None:
-    """Conversions that lose something, variable-length arrays, alloca: errors."""
+    """Lossy conversions, variable-length arrays and alloca are errors."""
     assert compile_file(name, STRICT, tmp_path) == ""
 
 
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", [*C_FILES, "pyrecords.c"])
 def test_analyzer_finds_nothing(name: str, tmp_path: Path) -> None:
-    """gcc -fanalyzer: no leak, no use of what was not set, no write past an end."""
+    """gcc -fanalyzer finds no leak, no uninitialised read and no out-of-bounds
+    write."""
     flags = "-std=c11 -O2 -fPIC -fanalyzer -Werror"
     if name == "pyrecords.c":
         flags += f" -DPy_LIMITED_API=0x030A0000 -I{sysconfig.get_path('include')}"
@@ -69,8 +70,8 @@ def test_analyzer_finds_nothing(name: str, tmp_path: Path) -> None:
 def test_module_compiles_for_a_free_threaded_interpreter(
     name: str, tmp_path: Path
 ) -> None:
-    """Which has no stable ABI before 3.15, and other headers: nothing is used that is
-    only in one of them."""
+    """A free-threaded interpreter has other headers, and no stable ABI before 3.15:
+    nothing is used that only one of the two has."""
     flags = f"{PLAIN} -DPy_GIL_DISABLED=1 -I{sysconfig.get_path('include')}"
     assert compile_file(name, flags, tmp_path) == ""
 
@@ -96,7 +97,7 @@ def test_stable_abi_is_asked_for_where_there_is_one(
 
 
 def test_strict_compilation_notices_a_conversion(tmp_path: Path) -> None:
-    """And an array of variable length."""
+    """An array of variable length is noticed too."""
     for number, text in enumerate(
         (
             "int f(long x); int f(long x) { return x; }",
@@ -119,7 +120,7 @@ DF_BIND_NOW, DF_TEXTREL, DF_1_NOW = 8, 4, 1
 
 
 class Elf:
-    """What the tests want to know of a 64-bit little-endian ELF file."""
+    """The parts of a 64-bit little-endian ELF file that the tests check."""
 
     def __init__(self, path: str) -> None:
         self.data = Path(path).read_bytes()
@@ -140,7 +141,7 @@ class Elf:
         return {}
 
     def text(self, tag: int) -> str:
-        """A string that the dynamic section names ("" if it has none)."""
+        """A string that the dynamic section names ("" if it is absent)."""
         dynamic = self.dynamic()
         if tag not in dynamic:
             return ""
@@ -164,7 +165,7 @@ def test_stack_is_not_executable(elf: Elf) -> None:
 
 @plain_build
 def test_relocations_are_read_only_and_done_at_once(elf: Elf) -> None:
-    """Full RELRO, no text relocations, no search path of its own."""
+    """Full RELRO, no text relocations, no private search path."""
     assert PT_GNU_RELRO in {kind for kind, _, _, _ in elf.segments}
     dynamic = elf.dynamic()
     assert (
@@ -181,8 +182,8 @@ def test_relocations_are_read_only_and_done_at_once(elf: Elf) -> None:
 
 @plain_build
 def test_control_flow_is_protected(elf: Elf) -> None:
-    """Where the processor knows how: functions begin with an ENDBR64. (Whether the file
-    is marked so depends on the start files of the system as well.)"""
+    """If the processor supports it, functions begin with an ENDBR64. (Whether the file
+    is marked so also depends on the start files of the system.)"""
     if platform.machine() not in ("x86_64", "AMD64"):
         pytest.skip("-fcf-protection is for x86")
     assert elf.data.count(b"\xf3\x0f\x1e\xfa") > 3
@@ -190,7 +191,7 @@ def test_control_flow_is_protected(elf: Elf) -> None:
 
 @plain_build
 def test_stack_is_protected(elf: Elf) -> None:
-    """What was compiled with -fstack-protector-strong calls this when it is hit;
+    """Code compiled with -fstack-protector-strong calls this function on an overflow;
     _records has no array on its stack."""
     if elf.data == Path(_ls.__file__).read_bytes():
         assert b"__stack_chk_fail" in elf.data
@@ -198,7 +199,8 @@ def test_stack_is_protected(elf: Elf) -> None:
 
 @plain_build
 def test_release_flags_are_those_that_are_promised() -> None:
-    """What no byte of the file tells where nothing needed it: the flags themselves."""
+    """Flags that leave no trace in the file unless they took effect: checked
+    directly."""
     import runpy
 
     build = runpy.run_path(str(NATIVE / "build_ffi.py"), run_name="build_ffi")

@@ -1,5 +1,5 @@
-"""What is stored stays where it was stored: no error, no log line and no warning has
-keys, values or headers in it; the command line shows them, and only escaped."""
+"""Stored contents do not leak: no error, log line or warning contains keys, values or
+headers; only the command line shows them, escaped."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MARKER = b"S3cr3tMarker"
 
 
 class Heard:
-    """All that anybody would get to see of failures."""
+    """Every text about failures that a user can see."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
@@ -63,7 +63,8 @@ def append_secret(partition: Any, count: int = 8, headers: bool = True) -> None:
 
 
 def lines_of_source(text: str) -> str:
-    """A traceback without lines of source code, which have the marker in tests."""
+    """A traceback without lines of source code, because the tests contain the
+    marker."""
     return "\n".join(line for line in text.splitlines() if not line.startswith("    "))
 
 
@@ -72,7 +73,8 @@ def lines_of_source(text: str) -> str:
 def test_failures_tell_nothing_of_what_is_stored(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, magic: int, codec: str
 ) -> None:
-    """Damage of every sort, refused calls, failing files: offsets, positions only."""
+    """Damage of every sort, refused calls, failing files: only offsets and
+    positions."""
     caplog.set_level(logging.DEBUG)
     heard = Heard()
     store = tmp_path / "data"
@@ -109,7 +111,7 @@ def test_failures_tell_nothing_of_what_is_stored(
         lambda: [overwrite(log, first.size - 3, b"\xff\xff"), fix_crc(log, first)],
     ]
     if codec == "none" and at >= 2:
-        # The length in front of the key: what follows is taken for something else.
+        # Corrupts the length of the key: the bytes that follow are misinterpreted.
         damages.append(lambda: [overwrite(log, at - 1, b"\x7f"), fix_crc(log, first)])
     for damage in damages:
         damage()
@@ -154,7 +156,7 @@ def test_failures_tell_nothing_of_what_is_stored(
 
 
 def test_objects_show_sizes_not_contents_where_they_are_shown(tmp_path: Path) -> None:
-    """What a log line would have of a partition, chunk or batch that it formats."""
+    """The text that a log line gets when it formats a partition, chunk or batch."""
     with logstore.open(tmp_path) as store:
         partition = store.create_topic("orders", config=config_of(2))[0]
         append_secret(partition)
@@ -231,8 +233,8 @@ def test_command_line_prints_nothing_that_a_terminal_obeys(
 def test_kafka_text_on_a_pipe_is_kafka_s_and_no_shell_is_started(
     hostile_store: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`--kafka` promises another program's bytes: only names and numbers of `batches`
-    are free of what data has in it; docs/cli.md says so of `records`."""
+    """`--kafka` prints the bytes of another program: only names and numbers of
+    `batches` are free of stored data; docs/cli.md says so of `records`."""
     log = logs_in(hostile_store / "t2-none-0")[0]
     assert main(["batches", "--kafka", str(log)]) == 0
     told = capsys.readouterr().out
@@ -241,7 +243,7 @@ def test_kafka_text_on_a_pipe_is_kafka_s_and_no_shell_is_started(
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write to everything")
 def test_refused_write_tells_no_contents(tmp_path: Path) -> None:
-    """As an ordinary user, in a directory that cannot be written to."""
+    """The process is an ordinary user's, in a directory without write permission."""
     with logstore.open(tmp_path / "data") as store:
         partition = store.create_topic("orders")[0]
         (tmp_path / "data" / "orders-0").chmod(0o500)
@@ -251,12 +253,12 @@ def test_refused_write_tells_no_contents(tmp_path: Path) -> None:
         (tmp_path / "data" / "orders-0").chmod(0o700)
 
 
-# ------------------------------------------------------------- what is removed, and not
+# ------------------------------------------------------------- removed and kept files
 
 
 def test_only_names_that_the_library_forms_are_ever_removed(tmp_path: Path) -> None:
     """A store full of foreign files, through open, append, retention, recovery,
-    deletion of topics: each is there as it was."""
+    deletion of topics: each file stays unchanged."""
     store = tmp_path / "data"
     with logstore.open(store) as opened:
         for name in ("orders", "gone"):
@@ -308,7 +310,7 @@ def test_only_names_that_the_library_forms_are_ever_removed(tmp_path: Path) -> N
 def test_directory_with_foreign_files_of_a_deleted_topic_stays_and_says_so(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The topic is gone, its files are gone, what is somebody else's is not."""
+    """The topic and its files are removed; foreign files are not."""
     store = tmp_path / "data"
     with logstore.open(store) as opened:
         config = config_of(1, file_delete_delay_ms=0)

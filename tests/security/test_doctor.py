@@ -1,4 +1,4 @@
-"""`doctor` sees what a store stands on, and changes nothing unless it is asked to."""
+"""`doctor` reports the environment of a store, and changes nothing unless asked to."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LEVELS = {"ok", "note", "problem"}
 
 
 class Faked(Files):
-    """A system as a test wants it."""
+    """A system with the properties that a test sets."""
 
     def __init__(self, options: str = "rw", kind: str = "ext4", number: int = 0xEF53):
         self.options = options
@@ -64,7 +64,7 @@ def levels(store: Path, files: Files | None = None) -> dict[str, str]:
 
 
 def test_sound_place_has_nothing_to_tell(store: Path) -> None:
-    """All is well, and nothing was touched."""
+    """No findings, and no file was changed."""
     before = snapshot_of(store)
     report = logstore.doctor(store, _files=Faked())
     assert report.ok
@@ -78,7 +78,7 @@ def test_sound_place_has_nothing_to_tell(store: Path) -> None:
     ["rw,data=writeback", "rw,nobarrier", "rw,barrier=0", "rw,sync=disabled"],
 )
 def test_mount_that_drops_a_promise_is_a_problem(store: Path, options: str) -> None:
-    """With the option by name."""
+    """The option is named."""
     report = logstore.doctor(store, _files=Faked(options))
     (problem,) = report.problems
     assert problem.kind == "mount"
@@ -93,12 +93,12 @@ def test_mount_that_drops_a_promise_is_a_problem(store: Path, options: str) -> N
 def test_mount_that_is_only_unusual_is_no_problem(
     store: Path, options: str, level: str
 ) -> None:
-    """Read-only media and missing checksums of the file system are worth a line."""
+    """Read-only media and missing checksums of the file system are mentioned only."""
     assert levels(store, Faked(options))["mount"] == level
 
 
 def test_network_file_system_is_a_problem_and_memory_a_note(store: Path) -> None:
-    """By the number of the file system."""
+    """The kind is recognised by the number of the file system."""
     assert levels(store, Faked(kind="nfs4", number=0x6969))["file-system"] == "problem"
     assert levels(store, Faked(number=0x01021994))["file-system"] == "note"
     assert levels(store, Faked(number=0x1234))["file-system"] == "ok"
@@ -121,7 +121,7 @@ def test_little_room_and_low_limits_are_notes(store: Path) -> None:
 
 
 def test_eatmydata_is_a_problem(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It makes every sync a lie."""
+    """It turns every sync into a no-op."""
     monkeypatch.setenv("LD_PRELOAD", "/usr/lib/libeatmydata.so")
     assert levels(store)["preload"] == "problem"
 
@@ -143,7 +143,7 @@ def test_permissions_that_are_wider_are_told(store: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 def test_files_of_another_user_are_told(store: Path) -> None:
-    """As `sudo` leaves them behind."""
+    """`sudo` leaves such files."""
     os.chown(logs_in(store / "orders-0")[-1], 1234, 1234)
     assert levels(store)["owners"] == "note"
     os.chown(store, 4321, 4321)
@@ -154,7 +154,7 @@ def test_files_of_another_user_are_told(store: Path) -> None:
 
 
 def test_leftovers_and_foreign_names_are_told(store: Path) -> None:
-    """What waits, what was kept, and what is somebody else's."""
+    """Leftovers, kept files, and foreign names."""
     (store / "orders-0" / ".logstore-torn-00000000000000000015-252").write_text("x")
     (store / "notes.txt").write_text("x")
     (store / "backup").mkdir()
@@ -175,7 +175,7 @@ def test_leftovers_and_foreign_names_are_told(store: Path) -> None:
 def test_partition_that_cannot_be_listed_is_a_problem(
     store: Path, error: int, level: str | None
 ) -> None:
-    """One that is gone was deleted after the names were read, which is none."""
+    """A partition that disappears was deleted after the names were read: no problem."""
 
     class Refusing(Faked):
         def open_directory(self, parent_fd: int, name: str) -> int:
@@ -187,7 +187,7 @@ def test_partition_that_cannot_be_listed_is_a_problem(
 
 
 def test_lock_holder_is_told_and_keeps_its_lock(store: Path) -> None:
-    """This process and another one; looking takes nothing away."""
+    """This process and another one; the check does not release a lock."""
     code = (
         "import logstore, sys\n"
         "try:\n    logstore.open(sys.argv[1], lock_timeout_ms=0).close()\n"
@@ -216,7 +216,7 @@ def test_lock_holder_is_told_and_keeps_its_lock(store: Path) -> None:
 
 
 def test_write_test_measures_and_leaves_nothing_behind(store: Path) -> None:
-    """Only where it is asked for."""
+    """The write test runs only if asked for."""
     before = sorted(snapshot_of(store))
     report = logstore.doctor(store, write_test=True)
     assert sorted(snapshot_of(store)) == before
@@ -246,7 +246,7 @@ def test_write_test_that_fails_leaves_nothing_behind(store: Path) -> None:
 
 
 def test_what_is_not_there_is_a_named_error(tmp_path: Path) -> None:
-    """Nothing, and a file."""
+    """A missing path, and a path of a file."""
     (tmp_path / "file").write_text("x")
     for name in ("nothing", "file"):
         with pytest.raises(logstore.StoreNotFoundError):
@@ -254,7 +254,7 @@ def test_what_is_not_there_is_a_named_error(tmp_path: Path) -> None:
 
 
 def test_place_without_proc_is_a_note(store: Path) -> None:
-    """The mount cannot be told; the rest can."""
+    """The mount cannot be determined; the rest can."""
 
     class Blind(Faked):
         def mounts(self, fd: int) -> tuple[int, str]:
@@ -267,7 +267,7 @@ def test_place_without_proc_is_a_note(store: Path) -> None:
 def test_command_prints_each_finding_and_its_status(
     store: Path, capsys: pytest.CaptureFixture[str], form: str
 ) -> None:
-    """0 where there is no problem, 1 with one, 2 where there is no store."""
+    """Status 0 without a problem, 1 with one, 2 without a store."""
     expected: Any = logstore.doctor(store)
     assert main(["doctor", str(store), "--format", form]) == (0 if expected.ok else 1)
     lines = capsys.readouterr().out.splitlines()
@@ -281,7 +281,7 @@ def test_command_prints_each_finding_and_its_status(
 
 
 def test_command_escapes_names(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A file whose name would clear the screen."""
+    """A file whose name clears the screen if printed unescaped."""
     (store / "\x1b[2J").write_text("x")
     main(["doctor", str(store)])
     out = capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""What the source must never do, read off the source itself."""
+"""Forbidden constructs, searched in the source itself."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PACKAGE = ROOT / "src" / "logstore"
 CONNECTOR = ROOT / "connectors" / "spark" / "pyspark_logstore"
 MODULES = sorted([*PACKAGE.rglob("*.py"), *CONNECTOR.rglob("*.py")])
 
-# Whatever makes code or objects out of data, and whatever leads out of the process.
+# Modules that make code or objects out of data, or reach outside the process.
 FORBIDDEN_MODULES = {
     "asyncio": "network",
     "cloudpickle": "objects from data",
@@ -50,10 +50,10 @@ FORBIDDEN_MODULES = {
     "tarfile": "archives",
     "zipfile": "archives",
 }
-# What is needed of them here opens no connection: event loops, waiting for several
-# descriptors at the one seam, and the escapes of names. The compiler of Java runs when
-# logstore is installed, or when a user asks for it by a command of its own, and gets
-# nothing but the sources of the package.
+# The parts in use open no connection: event loops, waiting for several descriptors at
+# the one seam, and the escapes of names. The Java compiler runs when logstore is
+# installed, or when a user calls the command for it, and gets only the sources of the
+# package.
 _BUILD_JAR = "connectors/spark/pyspark_logstore/jvm/build_jar.py"
 ALLOWED_MODULES = {
     "asyncio": "src/logstore/aio/",
@@ -62,7 +62,8 @@ ALLOWED_MODULES = {
     "zipfile": _BUILD_JAR,
     "urllib.parse": "src/logstore/io/layout.py",
 }
-# Import by name: what they are given must be a constant. Those of logstore hand it on.
+# Import by name: their arguments must be constants. The functions of logstore hand them
+# on.
 IMPORTERS = {
     "import_module", "load_module", "_pyarrow", "frames_module", "import_package",
     "LazyPackage",
@@ -91,7 +92,7 @@ def is_of_own_package(name: ast.expr) -> bool:
 
 
 def faults(tree: ast.AST, where: str) -> Iterator[str]:
-    """What is forbidden in the module at a path, a sentence each."""
+    """Forbidden constructs of the module at a path, one sentence each."""
     handed_on = {
         id(inner)
         for node in ast.walk(tree)
@@ -157,7 +158,7 @@ BAD = {
 
 @pytest.mark.parametrize("source", BAD.values(), ids=BAD)
 def test_gate_finds_what_is_forbidden(source: str) -> None:
-    """A gate that never closes would be none."""
+    """A gate that never closes would be useless."""
     assert list(faults(ast.parse(source), ""))
 
 
@@ -195,7 +196,7 @@ def test_c_file_calls_nothing_without_bounds(path: Path) -> None:
 
 
 def test_c_gate_finds_what_is_forbidden() -> None:
-    """And leaves comments and `_Static_assert` alone."""
+    """Comments and `_Static_assert` are left alone."""
     assert C_FORBIDDEN.search(without_comments("x = alloca(n);"))
     assert C_FORBIDDEN.search(without_comments("assert (x);"))
     assert not C_FORBIDDEN.search(
@@ -203,11 +204,11 @@ def test_c_gate_finds_what_is_forbidden() -> None:
     )
 
 
-# ------------------------------------------------------------------- what is needed
+# ------------------------------------------------------------------- dependencies
 
 
 def test_each_runtime_dependency_is_explained() -> None:
-    """SECURITY.md lists what an installation brings along, and why."""
+    """SECURITY.md lists the dependencies of an installation, and why."""
     text = (ROOT / "pyproject.toml").read_text("utf-8")
     block = re.search(r"^dependencies = \[(.*?)^\]", text, re.DOTALL | re.MULTILINE)
     assert block

@@ -1,5 +1,5 @@
-"""Some 160 partitions that were made on purpose: bombs of every codec, lengths, counts
-and offsets that cannot be, huge sparse files; read in every way, in little memory."""
+"""Some 160 crafted partitions: bombs of every codec, impossible lengths, counts and
+offsets, huge sparse files; read in every way, in little memory."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def run(hostile: Path, what: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "support.hostile", str(hostile), what],
         # The limit counts address space. An arena, which glibc gives to a thread that
-        # happens to wait for another one's, reserves 64 MiB of it.
+        # happens to wait for the arena of another one, reserves 64 MiB of it.
         env={**os.environ, "PYTHONPATH": source, "MALLOC_ARENA_MAX": "1"},
         capture_output=True,
         text=True,
@@ -72,8 +72,8 @@ def test_hostile_store_is_looked_at_in_a_gib(hostile: Path) -> None:
 
 
 def test_failed_reads_do_not_keep_their_buffers(tmp_path: Path) -> None:
-    """An error that is dropped takes the buffers of its read along, at once: the
-    garbage collector counts objects and not bytes."""
+    """An error that is dropped frees the buffers of its read at once: the garbage
+    collector counts objects and not bytes."""
     config = logstore.StoreConfig(max_batch_decompressed_bytes=LIMIT)
     chosen = {"bomb-gzip-2", "bomb-snappy-chunks-1", "count-2147483647"}
     for name, data in (*bombs(), *lengths()):
@@ -97,8 +97,8 @@ def test_failed_reads_do_not_keep_their_buffers(tmp_path: Path) -> None:
 
 
 def test_error_that_is_raised_again_does_not_grow(tmp_path: Path) -> None:
-    """Appends to a damaged partition raise the same error each time, without the
-    frames of those before."""
+    """Appends to a damaged partition raise the same error each time, without the frames
+    of earlier raises."""
     with logstore.open(tmp_path / "data") as store:
         fill(new_partition(store), 10)
     log = tmp_path / "data" / "orders-0" / f"{0:020d}.log"
@@ -139,7 +139,7 @@ def test_batch_of_the_decompression_limit_is_read_and_one_byte_more_is_not(
                 told.append((error.limit, middle, "orders-0" in str(error)))
                 low = middle
     assert all(limit == given and where for limit, given, where in told)
-    # What is around a value in a message or a record, by magic.
+    # Bytes around a value in a message or a record, by magic.
     around = {0: 26, 1: 34, 2: 11}[magic]
     assert high == 70_000 + around
 
@@ -148,7 +148,7 @@ def test_batch_of_the_decompression_limit_is_read_and_one_byte_more_is_not(
 def test_record_with_headers_of_the_limit_is_kept_and_one_more_is_not(
     tmp_path: Path, codec: str
 ) -> None:
-    """100 000, when appending; nothing is written beyond."""
+    """The limit is 100 000 on append; nothing is written beyond it."""
     limit = 100_000
     with logstore.open(tmp_path) as store:
         partition = new_partition(store, 2, codec)
@@ -227,7 +227,8 @@ def test_message_of_the_size_limit_is_kept_and_one_byte_more_is_not(
 def test_topic_name_of_249_characters_is_taken_and_one_more_is_not(
     tmp_path: Path,
 ) -> None:
-    """Kafka's limit, and with the number of a partition that of the file system."""
+    """Kafka's limit; with a partition number the name also reaches the limit of the
+    file system."""
     with logstore.open(tmp_path) as store:
         assert store.create_topic("x" * 249).name == "x" * 249
         for name in ("x" * 250, "x" * 10_000):
@@ -260,8 +261,8 @@ def test_partitions_of_a_topic_have_a_limit(tmp_path: Path) -> None:
 
 @pytest.mark.thorough
 def test_segment_near_two_gib_rolls_before_it_would_be_larger(tmp_path: Path) -> None:
-    """A log of 2^31 - 200 bytes, most of it one sparse record: what fits goes in, and
-    what does not begins a new segment."""
+    """A log of 2^31 - 200 bytes, most of it one sparse record: records that fit are
+    appended, and the first that does not begins a new segment."""
     import zlib
 
     size = (1 << 31) - 1000
@@ -302,7 +303,8 @@ def test_segment_near_two_gib_rolls_before_it_would_be_larger(tmp_path: Path) ->
 def test_offsets_at_the_end_of_the_space_are_read_and_the_last_is_damage(
     tmp_path: Path,
 ) -> None:
-    """2^63 - 2 is the last offset of a record: the end of the log is one, too."""
+    """2^63 - 2 is the last offset of a record, because the end of the log is an offset,
+    too."""
     sound = record(b"\0\0\0\x01\x02x\0")
     for base, is_fine in (((1 << 63) - 2, True), ((1 << 63) - 1, False)):
         directory = tmp_path / str(base) / "orders-0"
@@ -323,7 +325,7 @@ def test_offsets_at_the_end_of_the_space_are_read_and_the_last_is_damage(
 def test_hostile_neighbour_costs_a_sound_partition_nothing(
     hostile: Path, tmp_path: Path
 ) -> None:
-    """Another partition of the same store is read and written as ever."""
+    """Another partition of the same store stays readable and writable."""
     sound = hostile / "orders-0"
     with logstore.open(hostile) as store:
         fill(new_partition(store), 20)

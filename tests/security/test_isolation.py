@@ -1,4 +1,4 @@
-"""A store's whole life leads nowhere: every file is reached through a descriptor of its
+"""A store never leaves its directory: every file is reached through a descriptor of its
 directory, no link is followed, no socket opened, no process started."""
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def run_audited(tmp_path: Path, before: str = "") -> subprocess.CompletedProcess
 
 
 def test_whole_life_stays_inside_the_store(tmp_path: Path) -> None:
-    """As the interpreter sees it, in one process from creation to export."""
+    """Audit events of the interpreter, in one process from creation to export."""
     done = run_audited(tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
 
@@ -85,14 +85,14 @@ PLANTED = {
 
 @pytest.mark.parametrize("before", PLANTED.values(), ids=PLANTED)
 def test_audit_notices_each_way_out(tmp_path: Path, before: str) -> None:
-    """A watcher that nobody has seen bark is not known to work."""
+    """The audit hook must be seen to fail."""
     done = run_audited(tmp_path, before)
     assert done.returncode == 3, done.stderr[-3000:]
     assert "not allowed: " in done.stderr
 
 
 def test_import_opens_no_socket_and_starts_nothing() -> None:
-    """Nor does it read anything but Python's own files."""
+    """Only Python's own files are read."""
     code = (
         "import sys, os\n"
         f"bad = {FORBIDDEN!r}\n"
@@ -109,7 +109,7 @@ def test_import_opens_no_socket_and_starts_nothing() -> None:
 
 
 def test_whole_life_in_an_empty_network_namespace(tmp_path: Path) -> None:
-    """Not even the loopback is up there."""
+    """The namespace does not even have the loopback interface."""
     unshare = shutil.which("unshare")
     if unshare is None:
         pytest.skip("no unshare")
@@ -150,7 +150,7 @@ def strays(trace: str, place: str) -> list[str]:
         if "out.jsonl" in path:
             continue
         if path.startswith(place):
-            # The directory of a store or a partition, and the question what it is.
+            # The directory of a store or a partition is opened, or its type is queried.
             if name == "openat" and "O_DIRECTORY" in rest:
                 continue
             if name in ("newfstatat", "statx", "readlink", "mkdirat"):
@@ -167,7 +167,7 @@ def strays(trace: str, place: str) -> list[str]:
 
 
 def test_trace_reader_notices_each_way_out() -> None:
-    """Lines as strace prints them."""
+    """Lines in the format of strace."""
     place = "/tmp/place"
     for line in (
         '1 openat(AT_FDCWD, "/tmp/place/data/x.log", O_RDONLY|O_CLOEXEC) = 3',
@@ -190,7 +190,8 @@ def test_trace_reader_notices_each_way_out() -> None:
 
 
 def test_system_calls_of_a_whole_life(tmp_path: Path) -> None:
-    """As the kernel sees it: `openat` with O_NOFOLLOW, O_CLOEXEC, O_EXCL; no socket."""
+    """System calls in a trace: `openat` with O_NOFOLLOW, O_CLOEXEC, O_EXCL; no
+    socket."""
     strace = shutil.which("strace")
     if strace is None:
         pytest.skip("no strace")
@@ -218,15 +219,15 @@ def test_system_calls_of_a_whole_life(tmp_path: Path) -> None:
 def test_name_swapped_for_a_link_under_a_working_store(
     tmp_path: Path, what: str
 ) -> None:
-    """A thread that puts links in place of files and directories, as fast as it can:
-    nothing outside is changed, and what fails fails by name."""
+    """A thread puts links in place of files and directories, as fast as it can: nothing
+    outside is changed, and calls that fail raise named errors."""
     store = tmp_path / "data"
     outside = tmp_path / "outside"
     outside.mkdir()
     with logstore.open(store) as opened:
         fill(new_partition(opened, segment_bytes=400, file_delete_delay_ms=0), 30)
     directory = store / "orders-0"
-    # The same names outside: whoever follows a link finds something to write into.
+    # The same names outside: a followed link would find a file to write into.
     shutil.copytree(directory, outside / "orders-0")
     target = {
         "segment": logs_in(directory)[-1],
@@ -283,7 +284,7 @@ def test_name_swapped_for_a_link_under_a_working_store(
 
 
 def test_partition_directory_swapped_while_it_is_open(tmp_path: Path) -> None:
-    """What the path of a partition becomes while it is open leads nobody elsewhere."""
+    """A link at the path of an open partition is not followed."""
     outside = tmp_path / "outside"
     outside.mkdir()
     with logstore.open(tmp_path / "data") as opened:

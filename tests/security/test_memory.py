@@ -1,5 +1,5 @@
-"""What is written holds nothing of what was in memory before: two runs whose memory is
-filled with different patterns write the same bytes."""
+"""Written files contain no uninitialised memory: two runs whose memory is filled with
+different patterns write the same bytes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ with open_store(Path(sys.argv[1]), _files=Still()) as store:
 
 
 def bytes_written(store: Path, pattern: int) -> dict[str, bytes]:
-    """What a store has after the same work, in memory filled with a pattern."""
+    """Bytes of a store after the same work, in memory filled with a pattern."""
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(HERE.parent / "src"), str(HERE)]),
@@ -57,14 +57,15 @@ def bytes_written(store: Path, pattern: int) -> dict[str, bytes]:
     files = {
         str(p.relative_to(store)): p.read_bytes()
         for p in sorted(store.rglob("*"))
-        # Files that wait for their removal are named after no state of memory, but
-        # whether they still wait is a question of time. What tells other processes of
-        # syncs names the owner file, by its inode and time; the record of the lock has
-        # the process.
+        # Names of files that wait for their removal do not depend on memory, but
+        # whether they still wait depends on time. The file that announces syncs to
+        # other processes names the owner file, by its inode and time; the record of the
+        # lock has the process.
         if p.is_file()
         and not p.name.endswith((".deleted", layout.DURABLE, layout.LOCK_RECORD))
     }
-    # The owner file names the directory by its inode, and its checksum is of all.
+    # The owner file names the directory by its inode, and its checksum covers
+    # everything.
     owner = json.loads(files[layout.OWNER].partition(b"\n")[2])
     files[layout.OWNER] = json.dumps({**owner, "directory": None}).encode()
     return files

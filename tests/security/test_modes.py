@@ -1,4 +1,4 @@
-"""Files are for their owner, for the group where that is asked for, never wider."""
+"""Modes of files: for the owner, for the group if configured, never wider."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def umask(mask: int) -> Iterator[None]:
 
 
 def modes_of(store: Path) -> dict[str, int]:
-    """Permission bits of all that is in a store, itself included."""
+    """Permission bits of everything in a store, and of the store itself."""
     return {
         str(p.relative_to(store)): stat.S_IMODE(p.lstat().st_mode)
         for p in [store, *store.rglob("*")]
@@ -38,7 +38,7 @@ def modes_of(store: Path) -> dict[str, int]:
 
 def live_a_life(store: Path, config: StoreConfig | None = None) -> None:
     """Make every kind of file: segments, indexes, state, checkpoints, copies of torn
-    tails, what waits for its deletion."""
+    tails, files that wait for deletion."""
     with logstore.open(store, config=config) as opened:
         partition = new_partition(opened, 2, segment_bytes=600, index_interval_bytes=0)
         append_records(partition, 20)
@@ -81,7 +81,7 @@ def test_files_are_for_their_owner_alone_whatever_the_umask(
 
 @needs_root
 def test_umask_that_takes_everything_does_not_stop_an_ordinary_user() -> None:
-    """The same for one whom the modes do keep out."""
+    """The same for a user that the modes do restrict."""
 
     def work(place: Path) -> None:
         with umask(0o777):
@@ -126,7 +126,7 @@ def test_group_gets_what_it_has_on_the_root_and_never_more(
 
 
 def test_setgid_of_the_root_is_handed_down(tmp_path: Path) -> None:
-    """So that files of a partition, too, belong to the group of the store."""
+    """Files of a partition, too, belong to the group of the store."""
     store = tmp_path / "data"
     store.mkdir()
     store.chmod(0o2770)
@@ -136,7 +136,7 @@ def test_setgid_of_the_root_is_handed_down(tmp_path: Path) -> None:
 
 
 def test_left_over_temporary_file_is_replaced_not_written_into(tmp_path: Path) -> None:
-    """A `.tmp` that is wide open, or a second name of another file, stays out of it."""
+    """A `.tmp` with wide modes, or with a second name, is not written into."""
     with logstore.open(tmp_path / "data") as opened:
         fill(new_partition(opened), 3)
     outside = tmp_path / "outside"
@@ -151,7 +151,7 @@ def test_left_over_temporary_file_is_replaced_not_written_into(tmp_path: Path) -
 
 
 def test_existing_files_keep_their_modes(tmp_path: Path) -> None:
-    """What was there, of Kafka's for example, is nobody's business."""
+    """Existing files, of Kafka for example, are not changed."""
     with logstore.open(tmp_path / "data") as opened:
         fill(new_partition(opened), 3)
     log = logs_in(tmp_path / "data" / "orders-0")[0]

@@ -1,5 +1,5 @@
-"""One rule for names, of callers and of what is found on disk: nothing that it lets
-through leads out of a directory."""
+"""One rule for names, of callers and of files on disk: no accepted name leads out of a
+directory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BAD = [
 
 @pytest.mark.parametrize("name", BAD, ids=[ascii(n)[:20] for n in BAD])
 def test_bad_name_is_refused_by_every_call(tmp_path: Path, name: str) -> None:
-    """And nothing is made, inside or outside."""
+    """Nothing is created, inside or outside."""
     with logstore.open(tmp_path / "data") as store:
         before = sorted(os.listdir(tmp_path / "data"))
         with pytest.raises(logstore.ConfigError):
@@ -53,7 +53,8 @@ names = st.text("aA0._-", min_size=1, max_size=12) | st.text(max_size=30)
 
 @given(names)
 def test_directory_is_a_partition_only_by_a_name_that_could_be_made(name: str) -> None:
-    """What is found on disk goes back to the very same name, or is no partition."""
+    """A name found on disk is formatted back to the very same name, or is no
+    partition."""
     found = layout.parse_partition_directory(name)
     if found is not None:
         topic, number = found
@@ -86,7 +87,7 @@ def test_names_that_look_alike_are_distinct_or_refused(tmp_path: Path) -> None:
 def test_file_that_shrinks_under_a_reader_is_an_error_and_no_signal(
     tmp_path: Path,
 ) -> None:
-    """Files are read, never mapped: no SIGBUS where somebody cuts one."""
+    """Files are read, never mapped: no SIGBUS when another process truncates one."""
     with logstore.open(tmp_path) as store:
         partition = new_partition(store)
         fill(partition, 3000, call=1000)
@@ -97,6 +98,7 @@ def test_file_that_shrinks_under_a_reader_is_an_error_and_no_signal(
         with pytest.raises(logstore.CorruptRecordError):
             list(fresh)
         os.truncate(tmp_path / "orders-0" / f"{0:020d}.log", 0)
-    # The size is made what the writer knows; the bytes are gone, and that is said.
+    # The size becomes the one that the writer knows; the bytes are missing, and the
+    # read says so.
     with logstore.open(tmp_path) as store, pytest.raises(logstore.CorruptRecordError):
         list(store.topic("orders")[0].read())

@@ -1,5 +1,5 @@
-"""Where a store may be written: in a directory that nobody else can change, on a file
-system that keeps what it promises. Elsewhere only by a setting; reading is free."""
+"""Conditions for writing a store: a directory that no other user can change, on a file
+system that keeps its promises. A setting overrides them; reading is always allowed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def make_store(path: Path, count: int = 5) -> Path:
 
 
 def refused(path: Path, name: str, config: StoreConfig | None = None) -> str:
-    """The words with which a store is not opened for writing; nothing changed."""
+    """The message of the error on opening for writing; nothing changed."""
     before = snapshot_of(path)
     with pytest.raises(logstore.ConfigError) as caught:
         logstore.open(path, config=config)
@@ -49,7 +49,8 @@ def refused(path: Path, name: str, config: StoreConfig | None = None) -> str:
 def test_directory_that_others_may_write_to_is_refused_for_writing(
     tmp_path: Path, mode: int
 ) -> None:
-    """With the mode, what to do, and the setting; a sticky bit does not help."""
+    """The error names the mode, the remedy, and the setting; a sticky bit does not
+    help."""
     store = make_store(tmp_path / "data")
     store.chmod(mode)
     text = refused(store, "allow_shared_directory")
@@ -67,7 +68,7 @@ def test_directory_that_others_may_write_to_is_refused_for_writing(
 
 @pytest.mark.parametrize("mode", [0o700, 0o755, 0o750, 0o711, 0o2755])
 def test_directory_that_others_may_only_read_is_fine(tmp_path: Path, mode: int) -> None:
-    """Who may look at it is the owner's business."""
+    """The owner decides about read access."""
     store = make_store(tmp_path / "data")
     store.chmod(mode)
     with logstore.open(store) as opened:
@@ -75,7 +76,7 @@ def test_directory_that_others_may_only_read_is_fine(tmp_path: Path, mode: int) 
 
 
 def test_group_may_write_where_the_group_has_access(tmp_path: Path) -> None:
-    """`group_access` trusts the group; not everybody."""
+    """`group_access` trusts the group, and no other users."""
     store = make_store(tmp_path / "data")
     store.chmod(0o2770)
     with logstore.open(store, config=GROUP) as opened:
@@ -86,7 +87,7 @@ def test_group_may_write_where_the_group_has_access(tmp_path: Path) -> None:
 
 @needs_root
 def test_directory_of_another_user_is_refused_for_writing() -> None:
-    """Even where the modes allow it, and it says whose it is."""
+    """Refused even if the modes allow it; the error names the owner."""
 
     def work(path: Path) -> None:
         text = refused(path, "allow_shared_directory")
@@ -106,7 +107,7 @@ def test_directory_of_another_user_is_refused_for_writing() -> None:
 
 @needs_root
 def test_directory_of_root_is_fine_for_a_user_of_its_group() -> None:
-    """As where volumes are mounted for a group: root could change it anyway."""
+    """Volumes are mounted for a group in this way: root could change it anyway."""
 
     def work(path: Path) -> None:
         refused(path, "allow_shared_directory")
@@ -129,7 +130,7 @@ def test_directory_of_root_is_fine_for_a_user_of_its_group() -> None:
 
 @needs_root
 def test_root_in_the_store_of_another_user_is_refused_and_says_so() -> None:
-    """What root made there could not be opened by its owner: a classic of `sudo`."""
+    """The owner could not open files that root made there: a classic of `sudo`."""
     with shared_place(NOBODY) as at:
         path = at / "data"
         as_user(NOBODY, lambda: [make_store(path), None][1])
@@ -142,7 +143,7 @@ def test_root_in_the_store_of_another_user_is_refused_and_says_so() -> None:
 
 @needs_root
 def test_what_root_makes_where_it_is_allowed_belongs_to_the_owner() -> None:
-    """The owner goes on with the store as before."""
+    """The owner can use the store as before."""
 
     def go_on(path: Path) -> None:
         with logstore.open(path) as opened:
@@ -165,7 +166,7 @@ def test_what_root_makes_where_it_is_allowed_belongs_to_the_owner() -> None:
 
 
 def test_owner_is_looked_at_in_what_was_opened_not_in_its_name(tmp_path: Path) -> None:
-    """A link to a directory that others may write to is no way around."""
+    """A link to a directory that others may write to does not get around the check."""
     store = make_store(tmp_path / "data")
     store.chmod(0o777)
     (tmp_path / "link").symlink_to(store)
@@ -173,11 +174,11 @@ def test_owner_is_looked_at_in_what_was_opened_not_in_its_name(tmp_path: Path) -
         logstore.open(tmp_path / "link")
 
 
-# ------------------------------------------------------------ what it lies on
+# ------------------------------------------------------------ file systems
 
 
 class Elsewhere(Files):
-    """Files that say they are on another file system."""
+    """Files that claim to be on another file system."""
 
     def __init__(self, number: int, kind: str = "") -> None:
         self.number = number
@@ -204,7 +205,8 @@ NETWORK_KINDS = sorted({(name, number) for number, name in place.NETWORK.items()
 def test_network_file_system_is_refused_for_writing(
     tmp_path: Path, name: str, number: int
 ) -> None:
-    """By name, with the setting that allows it; reading is not refused."""
+    """The error has the name, and the setting that allows it; reading is not
+    refused."""
     path = make_store(tmp_path / "data")
     before = snapshot_of(path)
     files = Elsewhere(number)
@@ -234,13 +236,14 @@ def test_fuse_is_refused_with_the_name_of_what_is_behind_it(
 
 @pytest.mark.parametrize("number", [*place.FILE_SYSTEMS, 0, 0x12345678], ids=hex)
 def test_local_and_unknown_file_systems_are_fine(tmp_path: Path, number: int) -> None:
-    """Only what is known to break the promises is refused."""
+    """Only file systems that are known to break the promises are refused."""
     with open_store(tmp_path / "data", _files=Elsewhere(number)) as store:
         fill(new_partition(store), 3)
 
 
 def test_this_file_system_is_asked(tmp_path: Path) -> None:
-    """statfs gives a number for a directory, and none for what is not open."""
+    """statfs gives a number for a directory, and 0 for a descriptor that is not
+    open."""
     root = Directory.open_root(Files(), str(tmp_path))
     with root.use() as fd:
         assert Files().file_system(fd) > 0
@@ -266,12 +269,12 @@ def test_mounts_are_read_as_the_kernel_writes_them(tmp_path: Path) -> None:
     "table", ["", "\n", "nonsense", "1 2 3 - 4", "x 0 8:1 / / rw - ext4 d rw", " - "]
 )
 def test_mounts_that_are_none_are_left_out(table: str) -> None:
-    """A table in a form nobody knows is no reason to fail."""
+    """A table in an unknown form is no reason to fail."""
     assert place.parse_mounts(table) == []
 
 
 def test_place_that_cannot_be_looked_at_is_a_storage_error(tmp_path: Path) -> None:
-    """Not a bare OSError, and the directory is let go of."""
+    """No bare OSError is raised, and the directory is closed."""
 
     class Failing(Files):
         def user(self) -> int:
@@ -288,7 +291,7 @@ def test_place_that_cannot_be_looked_at_is_a_storage_error(tmp_path: Path) -> No
 )
 @pytest.mark.parametrize("value", [1, 0, None, "yes"])
 def test_setting_that_is_no_bool_is_refused(name: str, value: object) -> None:
-    """1 is not True: whoever opens a door says so."""
+    """1 is not True: a setting that lifts a protection must be explicit."""
     with pytest.raises(logstore.ConfigError) as caught:
         StoreConfig(**{name: value})  # type: ignore[arg-type]
     assert caught.value.name == name

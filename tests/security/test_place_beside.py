@@ -1,5 +1,5 @@
-"""What makes files in a store without having it open for writing (groups, what is
-staged or handed in) is refused where the store is not opened for writing."""
+"""Calls that create files in a store without opening it for writing (groups, staged and
+handed-in batches) are refused under the same conditions as opening for writing."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_directory_that_others_may_write_to_gets_no_file(
 def test_reset_of_a_group_is_refused_in_a_directory_that_others_may_write_to(
     tmp_path: Path,
 ) -> None:
-    """Unless it is a dry run, or the setting allows it."""
+    """Allowed for a dry run, or if the setting allows it."""
     path = store_with(tmp_path / "s")
     with logstore.open(path, read_only=True) as store:
         _consumes(store)
@@ -100,7 +100,7 @@ def test_network_file_system_gets_no_file(
 
 @needs_root
 def test_directory_of_another_user_gets_no_file() -> None:
-    """Of an ordinary user, nor of root."""
+    """Neither an ordinary user nor root gets a file there."""
 
     def refused(path: Path) -> None:
         with logstore.open(path, read_only=True) as store:
@@ -121,7 +121,7 @@ def test_directory_of_another_user_gets_no_file() -> None:
 
 @needs_root
 def test_group_that_has_access_may_have_files_in_the_store_of_its_owner() -> None:
-    """The owner has given it access: whatever the settings of the others are."""
+    """The owner has given the group access, whatever the other settings are."""
 
     def consumed(path: Path) -> None:
         with logstore.open(path, read_only=True) as store:

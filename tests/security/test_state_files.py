@@ -1,4 +1,4 @@
-"""State files and checkpoints that somebody wrote on purpose, checksum and all."""
+"""Crafted state files and checkpoints, with correct checksums."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OWN = (".logstore-owner", ".logstore-topics", "orders-0/.logstore-state")
 
 
 def sealed_with(body: bytes) -> bytes:
-    """A state file with the checksum that belongs to its bytes."""
+    """A state file with a correct checksum."""
     return b"xxh64 %016x\n%s\n" % (xxhash.xxh64_intdigest(body), body)
 
 
@@ -91,7 +91,7 @@ BODIES = {
 @pytest.mark.parametrize("name", OWN)
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
 def test_hostile_json_is_a_named_error(store: Path, name: str, body: bytes) -> None:
-    """Never a RecursionError, never a number that takes a minute; opening goes on."""
+    """Never a RecursionError, never a number that takes a minute; opening succeeds."""
     (store / name).write_bytes(sealed_with(body))
     with pytest.raises(logstore.errors.CorruptCheckpointError):
         read_own(store / name)
@@ -128,7 +128,7 @@ def test_number_of_the_limit_is_read_and_one_digit_more_is_not() -> None:
 def test_file_of_the_limit_is_read_and_one_byte_more_is_not(
     store: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """`STATE_BYTES_MAX`; what is larger is never read into memory."""
+    """`STATE_BYTES_MAX`; a larger file is never read into memory."""
     size = (store / name).stat().st_size
     monkeypatch.setattr(checkpoints, "STATE_BYTES_MAX", size)
     assert not [p for p in logstore.verify(store).problems if p.path.endswith(name)]
@@ -140,7 +140,7 @@ def test_file_of_the_limit_is_read_and_one_byte_more_is_not(
 def test_state_that_nobody_could_read_again_is_not_written(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At the limit it is, one byte beyond the old one stays."""
+    """At the limit it is written, one byte beyond it the old file stays."""
     root = Directory.open_root(Files(), str(store))
     value = {"clean": True, "fingerprints": []}
     size = len(checkpoints.pack_state(value))
@@ -184,8 +184,8 @@ BAD_TOPICS: dict[str, Any] = {
 
 @pytest.mark.parametrize("topics", BAD_TOPICS.values(), ids=BAD_TOPICS)
 def test_topics_that_cannot_be_lead_nowhere(store: Path, topics: Any) -> None:
-    """A name out of a file goes through the same rule as one of a caller: no directory
-    is made, renamed or removed beside the store."""
+    """Names read from files are checked by the same rule as names of callers: no
+    directory is made, renamed or removed outside the store."""
     victim = store.parent / "victim-0"
     victim.mkdir()
     (victim / "00000000000000000000.log").write_bytes(b"mine")
@@ -223,7 +223,7 @@ def test_partitions_of_a_store_have_a_limit_that_is_kept_when_writing(
 def test_lost_directories_beyond_the_limit_stop_the_opening(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A hundred bytes must not become a million errors; nothing is changed."""
+    """A hundred bytes must not cause a million errors; nothing is changed."""
     monkeypatch.setattr(catalog, "LOST_MAX", 3)
     topics = value_of(store / ".logstore-topics")
     for count, is_fine in ((4, True), (5, False)):
@@ -297,7 +297,7 @@ BAD_STATES: dict[str, Callable[[dict[str, Any]], None]] = {
 def test_state_of_a_partition_that_cannot_be_is_a_named_error(
     store: Path, change: Callable[[dict[str, Any]], None]
 ) -> None:
-    """Types and ranges of each field; the log is then taken as Kafka would take it."""
+    """Types and ranges of each field; the log is then loaded as Kafka does."""
     path = store / "orders-0" / ".logstore-state"
     state = value_of(path)
     change(state)
@@ -328,7 +328,8 @@ LYING_STATES: dict[str, Callable[[dict[str, Any]], None]] = {
 def test_state_that_lies_ends_in_named_errors_or_right_records(
     store: Path, change: Callable[[dict[str, Any]], None]
 ) -> None:
-    """In range, and untrue: no crash, no invented record, no bare exception."""
+    """The values are in range, but wrong: no crash, no invented record, no bare
+    exception."""
     path = store / "orders-0" / ".logstore-state"
     state = value_of(path)
     change(state)
@@ -366,8 +367,8 @@ ROWS = 3000
 
 @pytest.fixture
 def hollow(store: Path) -> Path:
-    """A store whose state has very many segments that are not there, the last one
-    among them, behind those that are."""
+    """A store whose state lists very many missing segments, the last one among them,
+    after the ones that exist."""
     path = store / "orders-0" / ".logstore-state"
     state = value_of(path)
     logs_in(store / "orders-0")[-1].unlink()
@@ -384,8 +385,8 @@ def hollow(store: Path) -> Path:
 def test_opening_tells_very_many_lost_segments_together(
     hollow: Path, read_only: bool
 ) -> None:
-    """The first few, and how many more: a file of 64 MiB must not make a million
-    actions. Each of them is an error to whoever reads there."""
+    """The first few, and how many more: a file of 64 MiB must not cause a million
+    actions. Each is an error for a read at its offsets."""
     with logstore.open(hollow, read_only=read_only) as opened:
         partition = opened.topic("orders")[0]
         first = next(s for s in partition.segments if s.size_bytes == 80).base_offset
@@ -404,7 +405,7 @@ def test_opening_tells_very_many_lost_segments_together(
 
 
 def test_verify_tells_very_many_lost_segments_together(hollow: Path) -> None:
-    """One problem with a count behind the first few; the state is read a few times,
+    """One problem with a count follows the first few; the state is read a few times,
     and not once for each of them."""
     files = FaultyFiles()
     report = logstore.verify(hollow, _files=files)
@@ -418,7 +419,7 @@ def test_verify_tells_very_many_lost_segments_together(hollow: Path) -> None:
 
 @pytest.mark.parametrize("mode", ["cut", "skip"])
 def test_repair_tells_very_many_lost_segments_together(hollow: Path, mode: str) -> None:
-    """In the report; and the log can be used again."""
+    """The report summarises them; and the log can be used again."""
     files = FaultyFiles()
     report = logstore.repair(hollow, mode, _files=files)
     lost = [a for a in report.actions if a.label == "lost-accepted"]
@@ -466,12 +467,12 @@ def published_with(identity: str) -> dict[str, Any]:
 def test_brackets_and_digits_in_a_text_are_text(
     tmp_path: Path, name: str, text: str
 ) -> None:
-    """What is nested, and a number, stands outside of strings."""
+    """Only brackets and digits outside of strings are structure and numbers."""
     root = Directory.open_root(Files(), str(tmp_path))
     checkpoints.write_state(root, name, published_with(text))
     found = checkpoints.read_state(root, name)
     assert found == {"version": 1, **published_with(text)}
-    # As versions before this one wrote it.
+    # Written by versions before this one.
     put(tmp_path / name, {"version": 1, **published_with(text)})
     assert checkpoints.read_state(root, name) == found
     root.close()
@@ -480,7 +481,7 @@ def test_brackets_and_digits_in_a_text_are_text(
 @settings(max_examples=300, deadline=None)
 @given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=1000))
 def test_any_identity_is_read_as_it_was_written(text: str) -> None:
-    """All of Unicode, brackets, quotes, backslashes, digits and controls in it."""
+    """All of Unicode: brackets, quotes, backslashes, digits and controls."""
     data = checkpoints.pack_state(published_with(text))
     assert checkpoints.unpack_state("p", data) == {"version": 1, **published_with(text)}
 
@@ -567,7 +568,7 @@ def nested(depth: int) -> list[Any]:
 def test_nothing_is_written_that_its_own_reader_refuses(
     tmp_path: Path, name: str, change: dict[str, Any]
 ) -> None:
-    """A named error before the rename; what was there stays."""
+    """A named error before the rename; the old file stays."""
     good = {
         **published_with("me"),
         "topics": {"a": {"partitions": 1}},
@@ -597,7 +598,7 @@ def test_nothing_is_written_that_its_own_reader_refuses(
 def test_no_checkpoint_is_written_that_cannot_be_read(
     tmp_path: Path, offsets: dict[tuple[str, int], int]
 ) -> None:
-    """Neither offsets nor epochs outside of their bounds, nor a name that is none."""
+    """Offsets and epochs out of range, and invalid names, are refused."""
     root = Directory.open_root(Files(), str(tmp_path))
     with pytest.raises(logstore.ConfigError, match="not written"):
         checkpoints.write_offsets(root, layout.RECOVERY_CHECKPOINT, offsets)

@@ -1,4 +1,5 @@
-"""The wheel is what the repository has, and the same bytes wherever it is built."""
+"""The wheel has the contents of the repository, and is reproducible in any
+directory."""
 
 from __future__ import annotations
 

@@ -53,7 +53,8 @@ def test_default_is_the_documented_one(name: str) -> None:
 
 @pytest.mark.parametrize("name", LIMITS)
 def test_limits_are_inclusive(name: str) -> None:
-    """The limits themselves are taken; one beyond is refused by name, value, range."""
+    """The limits themselves are accepted; a value beyond is refused with name, value
+    and range."""
     low, high = LIMITS[name]
     for good in (low, high):
         assert getattr(TopicConfig(**{name: good}), name) == good
@@ -89,7 +90,7 @@ def test_number_of_another_type_is_refused(name: str, bad: object) -> None:
     ],
 )
 def test_choice_that_is_none_is_refused(name: str, bad: object) -> None:
-    """A choice is one of those that are documented."""
+    """Only the documented choices are accepted."""
     with pytest.raises(logstore.ConfigError) as caught:
         TopicConfig(**{name: bad})
     assert caught.value.name == name
@@ -98,7 +99,8 @@ def test_choice_that_is_none_is_refused(name: str, bad: object) -> None:
 
 @pytest.mark.parametrize("policy", ["compact", "compact,delete", "delete, compact"])
 def test_compaction_is_a_policy(policy: str) -> None:
-    """Alone, or with deletion; also in Kafka's names, and in a topics file."""
+    """It can be combined with deletion; Kafka's names and a topics file have it,
+    too."""
     config = TopicConfig(cleanup_policy=policy, min_cleanable_dirty_ratio=0.1)
     assert config.compacts
     assert config.deletes == ("delete" in policy)
@@ -144,15 +146,15 @@ def test_compaction_has_kafkas_names_and_defaults() -> None:
 
 
 def test_compacted_topic_rolls_at_the_lag() -> None:
-    """So that no record stays in the active segment for longer."""
+    """No record stays in the active segment for longer."""
     lag = {"segment_ms": 1000, "max_compaction_lag_ms": 10}
     assert TopicConfig(**lag).roll_ms == 1000
     assert TopicConfig(cleanup_policy="compact", **lag).roll_ms == 10
 
 
 def test_topics_file_of_an_earlier_version_deletes_nothing_by_itself() -> None:
-    """It left out a retention of 7 days, whether somebody had asked for it or not, and
-    took a policy that was never applied."""
+    """It left out a retention of 7 days, whether it was configured or the default, and
+    accepted a policy that was never applied."""
     assert from_stored({}).retention_ms == -1
     assert from_stored({"retention_ms": 5}).retention_ms == 5
     compacted = from_stored({"cleanup_policy": "compact", "retention_ms": 5})
@@ -181,14 +183,14 @@ def test_settings_for_new_topics_are_settings() -> None:
 
 @pytest.mark.parametrize("magic", [0, 1])
 def test_zstd_needs_magic_2(magic: int) -> None:
-    """Old messages have no zstd; the error says which setting would do."""
+    """Old messages have no zstd; the error names the setting that allows it."""
     with pytest.raises(logstore.ConfigError, match="message_format"):
         TopicConfig(compression_type="zstd", message_format=magic)
     assert TopicConfig(compression_type="zstd", message_format=2)
 
 
 def test_log_append_time_needs_a_timestamp() -> None:
-    """Magic 0 has none."""
+    """Magic 0 stores no timestamp."""
     with pytest.raises(logstore.ConfigError, match="message_format"):
         TopicConfig(message_timestamp_type="LogAppendTime", message_format=0)
 
@@ -203,7 +205,7 @@ def test_config_is_frozen_and_compared_by_value() -> None:
 
 
 def test_from_properties_takes_kafkas_names() -> None:
-    """Names with dots and texts, as a topic's properties have them."""
+    """Names with dots and texts, as in the properties of a topic."""
     config = TopicConfig.from_properties(
         {
             "segment.bytes": "1048576",
@@ -237,7 +239,7 @@ def test_from_properties_takes_kafkas_names() -> None:
     ],
 )
 def test_from_properties_refuses_bad_names_and_values(name: str, text: str) -> None:
-    """A name that is not known, or a value that is none, is a ConfigError."""
+    """An unknown name, or an invalid value, is a ConfigError."""
     with pytest.raises(logstore.ConfigError):
         TopicConfig.from_properties({name: text})
 

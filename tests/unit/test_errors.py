@@ -1,4 +1,4 @@
-"""Exceptions: their family, their facts as attributes, and what their messages say."""
+"""Exceptions: their hierarchy, their facts as attributes, and their messages."""
 
 from __future__ import annotations
 
@@ -168,7 +168,8 @@ VALUES: dict[str, Any] = {
     "value": 0,
 }
 
-# The text of an error that makes it itself: with all arguments, and with the least.
+# The text of an error that builds its text itself: with all arguments, and with the
+# fewest.
 TEXTS = {
     "OffsetOutOfRangeError": (
         "the log of a-0 was cut to offset 3 under a reader that was to go on at 9: "
@@ -217,7 +218,7 @@ def signature_of(kind: Callable[..., LogStoreError]) -> str:
     """The parameters of a constructor, without types."""
     try:
         found = inspect.signature(kind).parameters.values()
-    except ValueError:  # that of a class of Python's own
+    except ValueError:  # the signature of a built-in class
         return "*args"
     plain = [one.replace(annotation=one.empty) for one in found]
     return str(inspect.Signature(plain))[1:-1]
@@ -231,7 +232,7 @@ def parameters(name: str) -> list[inspect.Parameter]:
 
 
 def made(name: str, *, least: bool = False) -> LogStoreError:
-    """An error with all arguments, or only with those that have no default."""
+    """An error with all arguments, or only with the required ones."""
     args, facts = [], {}
     for one in parameters(name):
         if one.kind is not one.KEYWORD_ONLY:
@@ -245,13 +246,13 @@ EXAMPLES = {name: made(name) for name in KINDS}
 
 
 def state(error: BaseException) -> dict[str, Any]:
-    """All that an error has."""
+    """The whole state of an error."""
     slots = {name: getattr(error, name, None) for name in ("errno", "filename")}
     return {"args": error.args, "text": str(error), **slots, **vars(error)}
 
 
 def test_every_class_is_in_the_table() -> None:
-    """No exception without a place in the tree, and all in the public module."""
+    """Every exception has a place in the tree, and is in the public module."""
     found = {
         name
         for name, value in vars(errors).items()
@@ -263,7 +264,7 @@ def test_every_class_is_in_the_table() -> None:
 
 
 def test_pickles_of_group_errors_keep_their_module() -> None:
-    """They name a module that 0.1 had."""
+    """They name a module of version 0.1."""
     for name in group_errors.__all__:
         old = f"clogstore.group.errors\n{name}\n.".encode()
         assert pickle.loads(old) is getattr(errors, name)
@@ -271,7 +272,7 @@ def test_pickles_of_group_errors_keep_their_module() -> None:
 
 @pytest.mark.parametrize("name", KINDS)
 def test_error_belongs_to_its_family(name: str) -> None:
-    """Each is a LogStoreError and, where that helps, one of Python's own."""
+    """Each is a LogStoreError and, if that helps, a built-in error."""
     kind = getattr(errors, name)
     bases = [base.__name__ for base in kind.__mro__[1:]]
     assert bases == [*KINDS[name][0].split(), "Exception", "BaseException", "object"]
@@ -287,7 +288,7 @@ def test_constructor_has_the_parameters_of_the_table(name: str) -> None:
 @pytest.mark.parametrize("least", [False, True])
 @pytest.mark.parametrize("name", KINDS)
 def test_error_has_its_facts_and_its_text(name: str, *, least: bool) -> None:
-    """A fact is an attribute; the text is the only argument, as `repr` shows it."""
+    """A fact is an attribute; the text is the only argument, and `repr` shows it."""
     error = made(name, least=least)
     texts = TEXTS.get(name, ("text",))
     assert str(error) == texts[-1 if least else 0]
@@ -312,7 +313,7 @@ def test_error_has_its_facts_and_its_text(name: str, *, least: bool) -> None:
 
 @pytest.mark.parametrize("name", KINDS)
 def test_constructor_refuses_wrong_facts(name: str) -> None:
-    """One that the class does not have, or one without a default that is not given."""
+    """An unknown one, or a missing one without a default."""
     kind = kind_of(name)
     args, facts = [], {}
     for one in parameters(name):
@@ -355,7 +356,7 @@ def test_error_can_be_raised_from_another_and_caught_by_its_bases(name: str) -> 
 
 @pytest.mark.parametrize("name", KINDS)
 def test_a_users_class_may_have_its_own_constructor_and_annotations(name: str) -> None:
-    """Below each class, as below an exception of Python's own."""
+    """It may be below each class, as below a built-in exception."""
     base: Any = kind_of(name)
 
     class Own(base):  # type: ignore[misc]
@@ -405,7 +406,7 @@ def test_corrupt_record_says_where_and_what_to_do() -> None:
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
 def test_storage_error_of_a_full_disk_is_disk_full(code: int) -> None:
-    """Space, quota and file size limit are one thing to the caller."""
+    """Space, quota and file size limit are one condition to the caller."""
     error = errors.storage_error(OSError(code, "x"), "append to", "/p", "Nothing more.")
     assert type(error) is logstore.DiskFullError
     assert (error.errno, error.filename, error.action) == (code, "/p", "append to")
@@ -413,7 +414,7 @@ def test_storage_error_of_a_full_disk_is_disk_full(code: int) -> None:
 
 
 def test_storage_error_keeps_what_the_system_said() -> None:
-    """errno, path, action, and the system's words."""
+    """errno, path, action, and the message of the system."""
     error = errors.storage_error(OSError(errno.EIO, "x"), "sync", "/p")
     assert type(error) is logstore.StorageError
     assert str(error) == "cannot sync /p: Input/output error"
@@ -466,14 +467,14 @@ def test_error_told_elsewhere_keeps_its_kind_and_facts(name: str) -> None:
     [(KeyboardInterrupt(), "KeyboardInterrupt"), (OSError(5, "bad"), "[Errno 5] bad")],
 )
 def test_text_of_an_error_is_never_empty(error: BaseException, text: str) -> None:
-    """A message that names its cause has one also where a signal was that."""
+    """A message that names its cause has one even if the cause was a signal."""
     assert errors.error_text(error) == text
 
 
 def test_name_that_is_being_imported_is_a_call_from_inside_a_call(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A signal handler, or a finalizer, may come into the import."""
+    """A signal handler, or a finalizer, may interrupt the import."""
     assert logstore.RecordBatch
     monkeypatch.delitem(vars(logstore), "RecordBatch")
     partial = types.ModuleType("logstore.record.batch")
@@ -489,8 +490,8 @@ def test_name_that_is_being_imported_is_a_call_from_inside_a_call(
 def test_import_that_meets_itself_is_a_call_from_inside_a_call(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Not an error of an import that has nothing to do with it. Where Python has lost
-    track of the lock of a module, it is made again."""
+    """It is no error of an unrelated import. If Python has lost track of the lock of a
+    module, it is made again."""
     real = importlib.import_module
     spec = ModuleSpec("logstore.of_a_test", None)
     module = types.ModuleType(spec.name)

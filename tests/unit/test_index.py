@@ -1,4 +1,4 @@
-"""Indexes: which entries there are, and that no wrong one misleads a reader."""
+"""Indexes: their entries, and that no wrong entry misleads a reader."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Batch(NamedTuple):
 
 
 def batches_of(log: Path, magic: int) -> list[Batch]:
-    """The batches of a log as the rules for index entries see them."""
+    """The batches of a log in the form that the rules for index entries need."""
     data = log.read_bytes()
     found = []
     for frame in frames_in(data):
@@ -78,7 +78,7 @@ def rule_b(
 
 
 def entries(path: Path) -> list[tuple[int, int]]:
-    """Entries of an index file as they are on disk."""
+    """Entries of an index file on disk."""
     layout = struct.Struct(">qi" if path.suffix == ".timeindex" else ">ii")
     return list(layout.iter_unpack(path.read_bytes()))
 
@@ -89,8 +89,8 @@ def entries(path: Path) -> list[tuple[int, int]]:
 def test_entries_follow_rule_b(
     tmp_path: Path, magic: int, codec: str, interval: int, call: int
 ) -> None:
-    """Both index files of each segment hold just the entries that the rule asks for,
-    trimmed at the roll and at the close."""
+    """Both index files of each segment hold exactly the entries of the rule, trimmed at
+    the roll and at the close."""
     directory = write_store(
         tmp_path, 90, magic, codec, call=call, segment_bytes=1500,
         index_interval_bytes=interval, max_message_bytes=700,
@@ -115,7 +115,7 @@ def test_entries_of_the_reference_example(tmp_path: Path) -> None:
 
 
 def test_time_index_holds_only_rising_maxima(tmp_path: Path) -> None:
-    """Older records behind newer ones add no entry."""
+    """Older records after newer ones add no entry."""
     with logstore.open(tmp_path) as store:
         partition = new_partition(store, index_interval_bytes=0)
         for stamp in (100, 50, 200, 150, 200, 300, 10):
@@ -126,13 +126,13 @@ def test_time_index_holds_only_rising_maxima(tmp_path: Path) -> None:
 
 
 def test_magic_0_has_no_time_entries(tmp_path: Path) -> None:
-    """Without timestamps there is nothing to index by time."""
+    """Without timestamps there are no times to index."""
     directory = write_store(tmp_path, 50, 0, index_interval_bytes=0)
     assert logs_in(directory)[0].with_suffix(".timeindex").read_bytes() == b""
 
 
 def test_entries_are_the_same_after_a_clean_reopening(tmp_path: Path) -> None:
-    """Reopening and appending goes on with the entries that are there."""
+    """Reopening and appending continues after the existing entries."""
     directory = write_store(tmp_path, 30, index_interval_bytes=100)
     log = logs_in(directory)[0]
     before = entries(log.with_suffix(".index"))
@@ -228,7 +228,7 @@ def _spoil(directory: Path, suffix: str, how: str, foreign: Path) -> None:
 def test_wrong_offset_index_never_skips_or_repeats_a_record(
     tmp_path: Path, magic: int, codec: str, how: str, writable: bool
 ) -> None:
-    """Whatever an offset index says, reading begins at the very offset asked for."""
+    """Reading begins at exactly the requested offset, whatever the offset index."""
     directory = _store(tmp_path / "data", magic, codec)
     _spoil(directory, ".index", how, _store(tmp_path / "other", magic, codec, seed=9))
     with logstore.open(tmp_path / "data", read_only=not writable) as store:
@@ -249,7 +249,7 @@ def test_wrong_offset_index_never_skips_or_repeats_a_record(
 def test_wrong_time_index_never_misses_a_record(
     tmp_path: Path, magic: int, codec: str, how: str, writable: bool
 ) -> None:
-    """Whatever a time index says, lookups find the first offset at or after a time."""
+    """Lookups find the first offset at or after a time, whatever the time index."""
     directory = _store(tmp_path / "data", magic, codec)
     _spoil(directory, ".timeindex", how, _store(tmp_path / "other", magic, codec, 9))
     records = expected(magic, 0, 60)
@@ -264,8 +264,8 @@ def test_wrong_time_index_never_misses_a_record(
 
 
 def test_entry_that_points_into_a_value_is_not_believed(tmp_path: Path) -> None:
-    """A value may hold the bytes of a sound batch; an index that points there leads
-    nobody to it."""
+    """A value may hold the bytes of a valid batch; an index that points there misleads
+    no reader."""
     inner = logs_in(write_store(tmp_path / "inner", 1, 1))[0].read_bytes()
     with logstore.open(tmp_path / "data") as store:
         partition = new_partition(store)
@@ -286,7 +286,7 @@ def test_entry_that_points_into_a_value_is_not_believed(tmp_path: Path) -> None:
 def test_missing_index_of_a_sealed_segment_is_built_at_opening(
     tmp_path: Path, magic: int
 ) -> None:
-    """The report says so, and the entries are those that were there."""
+    """The report says so, and the entries are restored."""
     directory = write_store(
         tmp_path, 90, magic, call=1, segment_bytes=1500, index_interval_bytes=150
     )
@@ -326,7 +326,7 @@ def test_garbage_that_a_power_cut_leaves_in_an_index_is_not_taken_over(
     tmp_path: Path, suffix: str
 ) -> None:
     """Index files are not synced with the log: entries that happen to be in order, and
-    inside the file, count only where the log bears them out."""
+    inside the file, count only if the log confirms them."""
     config = logstore.StoreConfig(flush_checkpoint_ms=0)
     with logstore.open(tmp_path / "live", config=config) as store:
         partition = new_partition(store, index_interval_bytes=100)
@@ -354,8 +354,9 @@ def test_garbage_that_a_power_cut_leaves_in_an_index_is_not_taken_over(
 def test_index_files_that_are_gone_are_written_by_the_next_opening(
     tmp_path: Path, writer: str, suffixes: tuple[str, ...], interval: int
 ) -> None:
-    """It writes those of all segments, the last one too, with their old contents: other
-    programs need them, and the opening after that has nothing to build."""
+    """It writes the files of all segments, including the last one, with their old
+    contents: other programs need them, and the opening after that has nothing to
+    build."""
     partition = write_store(
         tmp_path / "store", 60, 2, segment_bytes=700, index_interval_bytes=interval
     )
@@ -391,8 +392,8 @@ def test_index_files_that_are_gone_are_written_by_the_next_opening(
 def test_time_index_entry_that_is_true_of_its_batch_misleads_nobody(
     tmp_path: Path, state: str, read_only: bool
 ) -> None:
-    """An entry can be true of its batch and not be the largest timestamp up to there:
-    only the digest that the state file has of the index tells."""
+    """An entry can match its batch and not be the largest timestamp up to there: only
+    the digest of the index in the state file shows it."""
     # Offsets 1 and 3 have the same timestamp; the largest up to 3 is that of offset 2.
     times = [10, 20, 90, 20, 95, 99]
     with logstore.open(tmp_path) as store:
@@ -423,7 +424,7 @@ def test_time_index_entry_that_is_true_of_its_batch_misleads_nobody(
 def test_indexes_that_could_not_be_finished_are_built_at_the_next_opening(
     tmp_path: Path,
 ) -> None:
-    """A roll goes on without them, says so, and they do not count until then."""
+    """A roll continues without them and logs that; they do not count until then."""
     files = FaultyFiles()
     with open_store(tmp_path / "live", _files=files) as store:
         partition = new_partition(store)
@@ -461,8 +462,8 @@ def test_indexes_that_could_not_be_finished_are_built_at_the_next_opening(
 def test_time_index_of_a_broker_counts_as_far_as_the_batches_confirm_it(
     tmp_path: Path, entries: list[tuple[int, int]], confirmed: int
 ) -> None:
-    """No digest tells whether it is the right file: one walk over the headers does. An
-    entry left out is no mistake, since the next one is still true."""
+    """No digest identifies the file: one walk over the headers checks it. A missing
+    entry is no fault, since the next one is still true."""
     times = [10, 20, 90, 20, 95, 99]
     with logstore.open(tmp_path) as store:
         config = logstore.TopicConfig(message_format=2, index_interval_bytes=0)
@@ -490,7 +491,7 @@ def test_time_index_of_a_broker_counts_as_far_as_the_batches_confirm_it(
 def test_damage_behind_a_time_index_of_a_broker_leaves_what_was_confirmed(
     tmp_path: Path,
 ) -> None:
-    """The walk over the headers ends at damage, and the lookup that meets it tells."""
+    """The walk over the headers ends at damage, and a lookup that meets it raises."""
     with logstore.open(tmp_path) as store:
         config = logstore.TopicConfig(message_format=2, index_interval_bytes=0)
         partition = store.create_topic("orders", config=config)[0]
@@ -506,7 +507,7 @@ def test_damage_behind_a_time_index_of_a_broker_leaves_what_was_confirmed(
         with pytest.raises(UnsupportedError):
             partition.offset_for_time(35)
         log: Any = partition._log
-        # Of offset 1; the first batch of a segment has none.
+        # The entry of offset 1; the first batch of a segment has no entry.
         assert log.segments[0].time_entries().count == 1
 
 
@@ -514,7 +515,7 @@ def test_damage_behind_a_time_index_of_a_broker_leaves_what_was_confirmed(
 def test_transaction_index_before_an_offset_lacks_the_later_markers(
     end: int, count: int
 ) -> None:
-    """Nothing but the last entries is left out: damage stays for a reader to see."""
+    """Only the last entries are left out: damage stays visible to a reader."""
     entries = [TxnEntry(0, 7, 0, 10, 11), TxnEntry(0, 7, 15, 20, 21)]
     data = format_txn_index(entries)
     assert before_offset(data, end) == format_txn_index(entries[:count])

@@ -1,6 +1,5 @@
-"""The public tables of Kafka's messages. That their values are Kafka's is tested in
-tests/interop/test_kafka_text.py.
-"""
+"""The public tables of Kafka's messages. tests/interop/test_kafka_text.py compares
+their values with Kafka's."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ OFFSETS = "__consumer_offsets"
 
 
 def test_records_of_a_broker_are_read_into_values() -> None:
-    """The docstring of the module shows it so."""
+    """The example is the docstring's of the module."""
     tables = logstore.kafka.messages(OFFSETS)
     found = {}
     with logstore.open(SLICE / "2.8.2" / "clean", read_only=True) as store:
@@ -35,7 +34,7 @@ def test_records_of_a_broker_are_read_into_values() -> None:
 
 
 def test_fields_that_a_later_release_has_added_are_left_out() -> None:
-    """The caller gives `release`; the newest known one is the default."""
+    """The caller passes `release`; the newest known one is the default."""
     value = logstore.kafka.messages(OFFSETS)[1][1]
     data = MADE_BY_KAFKA["offset4"]
     assert value.decode(data)["topicId"] == "AAECAwQFBgcICQoLDA0ODw"
@@ -69,14 +68,14 @@ def test_new_fields_of_a_broker_of_4_4_are_read() -> None:
 
 
 def test_version_is_given_for_bytes_that_do_not_begin_with_it() -> None:
-    """Control records have theirs among the fields."""
+    """Control records have their version among the fields."""
     message = logstore.kafka.message("SnapshotFooterRecord")
     assert message.decode(b"\0\3\0", 0) == {"version": 3}
     assert (message.name, message.newest) == ("SnapshotFooterRecord", 0)
 
 
 def test_error_has_the_place_and_the_words_of_kafka() -> None:
-    """The field, where it begins, what is wrong, and what Kafka's classes say."""
+    """The field, its position, the error, and the message of Kafka's classes."""
     value = logstore.kafka.messages(OFFSETS)[1][1]
     data = MADE_BY_KAFKA["offset3"]
     with pytest.raises(logstore.kafka.MessageError) as caught:

@@ -1,4 +1,4 @@
-"""The numbers of a store: `Store.metrics`, and what `logstore.metrics` makes of it."""
+"""The metrics of a store: `Store.metrics`, and the formats of `logstore.metrics`."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def with_group(store: logstore.Store) -> None:
 
 
 def test_metrics_of_a_writer_say_what_its_partitions_say(store: logstore.Store) -> None:
-    """Offsets, sizes and segments are those of the partitions."""
+    """Offsets, sizes and segments agree with the partitions."""
     found = store.metrics()
     for partition in store.topic("orders"):
         numbers = row(found, partition.number)
@@ -92,13 +92,13 @@ def test_metrics_count_syncs_and_what_is_not_synced(store: logstore.Store) -> No
 
 
 def test_metrics_are_plain_values(store: logstore.Store) -> None:
-    """All of it goes through JSON and comes back the same."""
+    """They can be converted to JSON and back."""
     found = store.metrics()
     assert json.loads(json.dumps(found, allow_nan=False)) == found
 
 
 def test_documented_keys_are_those_that_there_are(store: logstore.Store) -> None:
-    """docs/metrics.md names each key, and none that is not there."""
+    """docs/metrics.md names each key, and no others."""
     page = Path(__file__).parents[2] / "docs" / "metrics.md"
     text = page.read_text()
     found = {**store.metrics(), **metrics.of_directory(store.path)}
@@ -110,7 +110,7 @@ def test_documented_keys_are_those_that_there_are(store: logstore.Store) -> None
 
 
 def test_documented_names_are_those_of_prometheus(store: logstore.Store) -> None:
-    """docs/metrics.md names each metric, and none that is not there."""
+    """docs/metrics.md names each metric, and no others."""
     page = Path(__file__).parents[2] / "docs" / "metrics.md"
     named = set(re.findall(r"`((?:kafka|logstore)_\w+)`", page.read_text()))
     all_of_them = {metric.prometheus for metric in METRICS}
@@ -120,7 +120,8 @@ def test_documented_names_are_those_of_prometheus(store: logstore.Store) -> None
 def test_metrics_of_partitions_that_nobody_used_come_from_their_state(
     store: logstore.Store,
 ) -> None:
-    """A store that was opened again says the same of them, and loads none."""
+    """A store that was opened again reports the same numbers, and loads no
+    partition."""
     before = store.metrics()
     store.close()
     with logstore.open(store.path) as again:
@@ -138,7 +139,8 @@ def test_metrics_of_partitions_that_nobody_used_come_from_their_state(
 def test_metrics_of_partitions_that_wait_for_their_recovery_are_open(
     store: logstore.Store, tmp_path: Path
 ) -> None:
-    """Where only the recovery can tell where a log ends, that is None, not a guess."""
+    """If only the recovery can determine the end of a log, the value is None, not a
+    guess."""
     copy = crash(Path(store.path), tmp_path / "copy")
     with logstore.open(copy) as again:
         numbers = row(again.metrics(), 0)
@@ -153,7 +155,7 @@ def test_metrics_of_partitions_that_wait_for_their_recovery_are_open(
 def test_metrics_read_each_state_of_an_idle_partition_once(
     store: logstore.Store,
 ) -> None:
-    """A scrape every few seconds costs no reading of files."""
+    """A scrape every few seconds reads no files."""
     store.close()
     files = FaultyFiles()
     with logstore.open(store.path, _files=files) as again:
@@ -164,8 +166,8 @@ def test_metrics_read_each_state_of_an_idle_partition_once(
 
 
 def test_metrics_wait_for_no_append_and_no_sync(store: logstore.Store) -> None:
-    """They come while other threads hold all locks of the partitions; those of groups,
-    too."""
+    """They come while other threads hold all locks of the partitions; metrics of groups
+    come, too."""
     with_group(store)
     writer = store._topics.writers.loaded["orders", 0]
     done = threading.Event()
@@ -185,7 +187,7 @@ def test_metrics_wait_for_no_append_and_no_sync(store: logstore.Store) -> None:
 
 
 def test_failed_partition_is_not_writable(tmp_path: Path) -> None:
-    """A partition that takes no more appends says so."""
+    """A partition that takes no more appends is marked so."""
     files = FaultyFiles()
     with logstore.open(tmp_path / "data", _files=files) as store:
         store.create_topic("a", config=SMALL)[0].append(b"1")
@@ -200,14 +202,14 @@ def test_failed_partition_is_not_writable(tmp_path: Path) -> None:
 
 
 def test_closed_store_has_no_metrics(store: logstore.Store) -> None:
-    """All other calls raise the same error."""
+    """The error is the same as of other calls."""
     store.close()
     with pytest.raises(logstore.errors.StoreClosedError):
         store.metrics()
 
 
 def test_deleted_topic_is_in_no_metrics(store: logstore.Store) -> None:
-    """Neither in the writer's nor in those of a reader that knew it."""
+    """Neither the writer nor a reader that knew it reports it."""
     with logstore.open(store.path, read_only=True) as reader:
         assert reader.metrics()["partition_count"] == 2
         store.delete_topic("orders")
@@ -220,7 +222,7 @@ def test_deleted_topic_is_in_no_metrics(store: logstore.Store) -> None:
 
 
 def test_metrics_of_a_directory_beside_its_writer(store: logstore.Store) -> None:
-    """They have the view of a read-only store, and the process that has it open."""
+    """They agree with a read-only store, with the process that has it open."""
     store.topic("orders").flush()
     found = metrics.of_directory(store.path)
     assert found["holder_pid"] == os.getpid()
@@ -234,7 +236,7 @@ def test_metrics_of_a_directory_beside_its_writer(store: logstore.Store) -> None
 
 
 def test_metrics_of_a_directory_change_nothing(store: logstore.Store) -> None:
-    """Not a byte of it, nor a time."""
+    """Neither bytes nor times of files change."""
     store.close()
     before = snapshot_of(Path(store.path))
     assert metrics.of_directory(store.path)["holder_pid"] is None
@@ -243,7 +245,7 @@ def test_metrics_of_a_directory_change_nothing(store: logstore.Store) -> None:
 
 @pytest.mark.parametrize("scenario", ["clean", "killed"])
 def test_metrics_of_a_directory_of_kafka(scenario: str) -> None:
-    """Start and end are what the broker itself reported."""
+    """Start and end are as the broker itself reported them."""
     path = golden.SLICE / "3.9.1" / scenario
     offsets = json.loads(
         (path.parent / f"{scenario}.expected/offsets.json").read_text()
@@ -273,7 +275,7 @@ def test_damaged_partition_is_offline_and_the_others_are_there(
 def test_directory_that_is_no_store_is_a_named_error(
     store: logstore.Store, tmp_path: Path
 ) -> None:
-    """One that is not there, one without a log, a partition's, and a file."""
+    """A missing path, a directory without a log, a partition's, and a file."""
     (tmp_path / "empty").mkdir()
     (tmp_path / "etc" / "dbus-1").mkdir(parents=True)
     (tmp_path / "file").write_bytes(b"")
@@ -325,7 +327,7 @@ def test_prometheus_own_parser_reads_the_same_numbers(store: logstore.Store) -> 
         for sample in family.samples:
             labels = sample.labels
             place = labels.get("topic", ""), labels.get("partition", "")
-            # This parser gives each counter the ending that it has in OpenMetrics.
+            # This parser gives each counter the suffix that it has in OpenMetrics.
             name = sample.name.removesuffix("_total")
             samples[(name, *place)] = sample.value
     for metric in metrics.OF_PARTITION:
@@ -353,7 +355,7 @@ def test_prometheus_own_parser_reads_the_same_numbers(store: logstore.Store) -> 
     ],
 )
 def test_labels_are_escaped(store: logstore.Store, path: str, shown: str) -> None:
-    """Whatever a directory is called, the text stays one that can be read."""
+    """Whatever the name of a directory, the text can be parsed."""
     text = metrics.text({**store.metrics(), "path": path})
     line = text.splitlines()[2]
     assert line == f'logstore_info{{path="{shown}"}} 1'
@@ -381,7 +383,8 @@ def collected(reader: Any) -> dict[str, dict[tuple[str, int], float]]:
 
 
 def test_opentelemetry_observes_what_metrics_says(store: logstore.Store) -> None:
-    """Each instrument, at each collection; nothing once the store is closed."""
+    """Each instrument observes at each collection, and nothing once the store is
+    closed."""
     from opentelemetry.sdk.metrics import MeterProvider
     from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
@@ -410,7 +413,7 @@ class Clock(Files):
 
 
 def test_opentelemetry_reads_the_store_at_each_collection(tmp_path: Path) -> None:
-    """Values that were read count for half a second."""
+    """Values are cached for half a second."""
     from opentelemetry.sdk.metrics import MeterProvider
     from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
@@ -427,7 +430,7 @@ def test_opentelemetry_reads_the_store_at_each_collection(tmp_path: Path) -> Non
 
 
 def test_opentelemetry_keeps_no_store_open(tmp_path: Path) -> None:
-    """A store that is forgotten is not kept by the gauges on it."""
+    """Gauges do not keep a forgotten store alive."""
     from opentelemetry.sdk.metrics import MeterProvider
     from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
@@ -440,7 +443,8 @@ def test_opentelemetry_keeps_no_store_open(tmp_path: Path) -> None:
     del store
 
     def collect() -> None:
-        """The thread of the store may be at its first look, and use it."""
+        """Collect garbage; the thread of the store may be in its first check, and use
+        it."""
         while alive() is not None:
             gc.collect()
 
@@ -448,13 +452,13 @@ def test_opentelemetry_keeps_no_store_open(tmp_path: Path) -> None:
         collect()
     assert collected(reader) == {}
     with logstore.open(tmp_path / "data"):
-        pass  # its lock was given back
+        pass  # its lock was released
 
 
 def test_missing_opentelemetry_is_a_helpful_error(
     store: logstore.Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It says what to install."""
+    """The error names the package to install."""
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
     with pytest.raises(
         logstore.errors.UnsupportedError, match=r"pylogstore\[metrics\]"
@@ -463,7 +467,7 @@ def test_missing_opentelemetry_is_a_helpful_error(
 
 
 def test_module_is_there_without_an_import_of_its_own() -> None:
-    """`logstore.metrics` works after `import logstore`, which loads none of it."""
+    """`logstore.metrics` works after `import logstore`, which does not load it."""
     code = (
         "import sys, logstore\n"
         "assert 'logstore.metrics' not in sys.modules\n"
@@ -486,7 +490,7 @@ def test_module_is_there_without_an_import_of_its_own() -> None:
 def test_examples_of_the_page_run_as_they_stand(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each Python block, one after the other, in one directory."""
+    """All Python blocks, one after the other, in one directory."""
     monkeypatch.chdir(tmp_path)
     text = (Path(__file__).parents[2] / "docs" / page).read_text()
     blocks = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)

@@ -1,4 +1,4 @@
-"""When a new segment begins, and what the segments say of themselves."""
+"""The conditions for a new segment, and the information about segments."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from logstore.store.opening import open_store
 from support.damage import FixedClock, logs_in
 from support.values import append_one, every_magic, expected, fill, new_partition
 
-# A magic 1 message without key has 34 bytes beside its value.
+# A magic 1 message without key has 34 bytes besides its value.
 VALUE = bytes(89 - 34)
 
 
@@ -50,8 +50,8 @@ def test_roll_by_size_at_the_byte(
 def test_roll_by_time_is_strict_and_by_record_time(
     tmp_path: Path, difference: int, want: list[int], many: bool
 ) -> None:
-    """A difference of segment_ms does not roll, one more does. Of one call the latest
-    record decides for all."""
+    """A difference of segment_ms does not roll, one more does. The latest record of a
+    call decides for all."""
     with logstore.open(tmp_path) as store:
         partition = new_partition(store, segment_ms=1000)
         if many:
@@ -103,7 +103,7 @@ def test_roll_of_untimed_segment_goes_by_the_wall_clock(tmp_path: Path) -> None:
 
 
 def test_idle_log_does_not_roll(tmp_path: Path) -> None:
-    """There is no timer; the clock that matters is that of the records."""
+    """There is no timer; the timestamps of the records count."""
     clock = FixedClock(1_000_000)
     with open_store(tmp_path, _files=clock) as store:
         partition = new_partition(store, segment_ms=1000)
@@ -184,8 +184,7 @@ def test_roll_by_hand_begins_a_segment_unless_the_active_one_is_empty(
 
 
 def test_jitter_rolls_earlier_never_later(tmp_path: Path) -> None:
-    """A segment is rolled between segment_ms - jitter and segment_ms if there is
-    jitter."""
+    """A segment is rolled between segment_ms - jitter and segment_ms."""
     with logstore.open(tmp_path) as store:
         partition = new_partition(store, segment_ms=1000, segment_jitter_ms=400)
         stamp = 0
@@ -244,8 +243,8 @@ def test_reserved_space_is_given_back_at_roll_and_close(tmp_path: Path) -> None:
 def test_time_is_found_in_a_segment_that_grows_during_a_lookup(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another thread takes in what was appended, when this one has read the headers for
-    the largest time: later lookups must not skip the segment."""
+    """Another thread refreshes the end after this one has read the headers for the
+    largest time: later lookups must not skip the segment."""
     headers, looks = Segment.headers, []
 
     def then_grow(segment: Segment, *place: Any) -> Iterator[Any]:

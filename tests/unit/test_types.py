@@ -1,4 +1,4 @@
-"""The public names: few at the root, the others in modules, and how they moved."""
+"""The public names: few at the root, the others in modules, and moved names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 import logstore
 
 MODULES = [logstore.errors, logstore.types, logstore.kafka, logstore.metrics]
-# What filters, queues and the bucket bring.
+# Names of filters, queues and the bucket.
 RESERVED = {
     *("Queue", "Delivery", "delete_queue", "where", "export_table", "schemas"),
     *("Standby", "restore", "promote", "sweep", "send", "receive"),
@@ -22,14 +22,14 @@ MOVED = sorted(logstore._MOVED)
 
 
 def test_root_is_learned_in_a_day() -> None:
-    """At most 60 names with those to come, and nothing beside them."""
+    """There are at most 60 names including reserved ones, and no others."""
     assert len({*logstore.__all__, *RESERVED}) <= 60
     shown = {name for name in dir(logstore) if not name.startswith("__")}
     assert shown == set(logstore.__all__)
 
 
 def test_no_name_is_at_the_root_that_is_not_public() -> None:
-    """Only what Python and this package keep for themselves, in a fresh process."""
+    """Except for names reserved by Python and this package, in a fresh process."""
     code = """
 import logstore, types
 for name in logstore.__all__: getattr(logstore, name)
@@ -45,7 +45,7 @@ print(sorted(
 
 
 def test_star_import_gives_the_public_names() -> None:
-    """Without a warning."""
+    """There is no warning."""
     code = "from logstore import *; print(len([n for n in dir() if n[0] != '_']))"
     command = [sys.executable, "-W", "error", "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -54,7 +54,7 @@ def test_star_import_gives_the_public_names() -> None:
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
 def test_module_has_what_it_promises(module: ModuleType) -> None:
-    """Each name, explained, once in all modules."""
+    """Each name has a docstring, and is in one module."""
     assert len(set(module.__all__)) == len(module.__all__)
     for name in module.__all__:
         value = getattr(module, name)
@@ -71,7 +71,7 @@ def test_module_has_what_it_promises(module: ModuleType) -> None:
 
 @pytest.mark.parametrize("name", MOVED)
 def test_moved_name_is_given_with_a_warning(name: str) -> None:
-    """It says where the name is now, at the line that used it."""
+    """The warning has the present place, and the line that used the name."""
     home, inner = logstore._MOVED[name]
     place = f"logstore.{home}.{inner}"
     with pytest.warns(DeprecationWarning, match=f"logstore.{name} is {place} now") as w:
@@ -80,7 +80,7 @@ def test_moved_name_is_given_with_a_warning(name: str) -> None:
     assert [one.filename for one in w] == [__file__]
     assert name not in logstore.__all__
     assert name not in dir(logstore)
-    # Again at the next use, wherever that is.
+    # It comes again at the next use, at any place.
     with pytest.warns(DeprecationWarning, match=place):
         getattr(logstore, name)
 
@@ -96,5 +96,5 @@ def test_moved_name_is_given_with_a_warning(name: str) -> None:
     ],
 )
 def test_pickles_of_renamed_classes_are_read(module: str, old: str, new: type) -> None:
-    """They name the class as 0.1 did."""
+    """They have the name of the class in 0.1."""
     assert pickle.loads(f"c{module}\n{old}\n.".encode()) is new

@@ -17,11 +17,10 @@ import pytest
 
 import logstore
 
-# As in tests/conftest.py, for those who run these tests alone.
+# The profiles of tests/conftest.py, for runs of these tests alone.
 hypothesis.settings.register_profile("default", deadline=None)
 hypothesis.settings.load_profile("default")
-# The sessions of tests are short: the time that Java's second compiler takes to make
-# code fast is not won back.
+# The sessions of tests are short: the time of Java's second compiler does not pay off.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
 
 JAVA_MIN = 17
@@ -39,7 +38,7 @@ exec '{java}' "$@"
 
 
 def java_version(java: str) -> int:
-    """The major version of a `java`; 0 where it does not run."""
+    """The major version of a `java`; 0 if it does not run."""
     try:
         result = subprocess.run([java, "-version"], capture_output=True, text=True)
     except OSError:
@@ -49,9 +48,10 @@ def java_version(java: str) -> int:
 
 
 def find_java_home(directory: Path) -> str | None:
-    """A JAVA_HOME to set: "" where the machine's own Java will do, None for none.
+    """A JAVA_HOME to set: "" if the machine's own Java suffices, None if there is no
+    Java.
 
-    Where the machine has none, the one that `pip install 'pylogstore[test]'` brings.
+    Without an own one, the Java of `pip install 'pylogstore[test]'` is used.
     """
     own = os.environ.get("JAVA_HOME")
     java = os.path.join(own, "bin", "java") if own else shutil.which("java")
@@ -70,7 +70,7 @@ def find_java_home(directory: Path) -> str | None:
 
 @pytest.fixture(scope="session")
 def java_home(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The JAVA_HOME for processes that start Spark; "": as it is."""
+    """The JAVA_HOME for processes that start Spark; "": unchanged."""
     if importlib.util.find_spec("pyspark") is None:
         pytest.skip("pyspark is not installed: pip install 'pylogstore[spark]'")
     found = find_java_home(tmp_path_factory.mktemp("java") / "home")
@@ -132,12 +132,12 @@ TIME_MS = 1_700_000_000_000
 
 
 def value_of(topic: str, partition: int, offset: int) -> bytes:
-    """The value of a record, computed from where it is."""
+    """The value of a record, computed from its place."""
     return f"{topic}-{partition}@{offset}".encode()
 
 
 def fill(partition: logstore.Partition, count: int, batch: int = 50) -> None:
-    """Append records that say where they are; timestamps rise by 1 ms an offset."""
+    """Append records that contain their place; timestamps rise by 1 ms per offset."""
     end = partition.end_offset + count
     while partition.end_offset < end:
         first = partition.end_offset
@@ -195,7 +195,8 @@ WRAPPED = {
 
 @pytest.fixture
 def checked_early() -> Iterator[None]:
-    """PySpark's classes as `session_defaults` and `register` leave them."""
+    """Restore PySpark's classes after `session_defaults` and `register` changed
+    them."""
     from pyspark.sql import readwriter
     from pyspark.sql.streaming import readwriter as streaming
 

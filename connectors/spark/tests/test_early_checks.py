@@ -1,4 +1,4 @@
-"""`load()` and `start()` say what is wrong with the options, without Spark itself."""
+"""`load()` and `start()` report wrong options, without Spark itself."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FRAME = types.StructType([types.StructField("value", types.BinaryType())])
 
 
 class Called(Exception):
-    """Spark got to do it."""
+    """Raised in place of the call to Spark."""
 
 
 def check_options(given: Any, reader: Any) -> str:
@@ -92,7 +92,7 @@ def make_writer(schema: Any = FRAME, directory: str = os.curdir) -> Any:
 
 
 def test_right_options_reach_spark_as_they_were_given() -> None:
-    """Wherever they are given: options, arguments, flags, None."""
+    """They may be options, arguments, flags, or None."""
     reader = make_reader().format("logstore").option("subscribe", "a")
     reader.options(includeHeaders=True, minPartitions=None)
     with pytest.raises(Called) as caught:
@@ -114,13 +114,13 @@ def test_right_options_reach_spark_as_they_were_given() -> None:
     ],
 )
 def test_wrong_option_is_an_error_of_load(load: Any) -> None:
-    """Wherever it was given, and before Spark is asked for anything."""
+    """The option may be given anywhere; Spark is not called."""
     with pytest.raises(ConfigError, match="did you mean subscribe"):
         load(make_reader())
 
 
 def test_other_formats_are_let_alone() -> None:
-    """Also where a later call chooses one."""
+    """A later call may choose the other format."""
     with pytest.raises(Called):
         make_reader().format("kafka").option("subscribee", "a").load()
     with pytest.raises(Called):
@@ -130,7 +130,7 @@ def test_other_formats_are_let_alone() -> None:
 
 
 def test_start_checks_options_and_columns_of_the_sink() -> None:
-    """Of a stream, where Spark asks nobody."""
+    """The query is a stream, for which Spark does not ask the source."""
     with pytest.raises(ConfigError, match="txnAppId"):
         make_writer().format("logstore").start("out", topic="a", txnAppId="x")
     with pytest.raises(ConfigError, match="option topic or a column topic"):
@@ -143,7 +143,7 @@ def test_start_checks_options_and_columns_of_the_sink() -> None:
 
 
 def test_check_is_given_the_schema_and_chooses_the_format() -> None:
-    """Wherever they are given."""
+    """Both may be given in any way."""
     seen = []
 
     def check(given: Any, reader: Any) -> str:
@@ -160,8 +160,8 @@ def test_check_is_given_the_schema_and_chooses_the_format() -> None:
 
 
 def test_start_checks_the_store_and_the_topic(tmp_path: Path) -> None:
-    """A relative path begins where Spark was started. What does not exist is created,
-    unless that is forbidden; nothing is created by the check."""
+    """A relative path begins in the directory in which Spark was started. A missing
+    store is created, unless that is forbidden; nothing is created by the check."""
     writer = make_writer(directory=str(tmp_path)).format("logstore")
     with pytest.raises(Called):
         writer.start("out", topic="a")

@@ -36,8 +36,8 @@ PROGRESS: dict[str, Any] = {
 
 
 def test_lag_is_what_is_left_by_partition() -> None:
-    """Of sources that report offsets by topic and partition; a new partition counts
-    from 0, and nothing is behind by less than nothing."""
+    """Sources report offsets by topic and partition; a new partition counts from 0, and
+    no lag is negative."""
     orders, users = lags_of(PROGRESS)
     assert orders.by_partition == {"orders-0": 4, "orders-10": 0, "orders-11": 2}
     assert (orders.min, orders.max, orders.avg, orders.total) == (0, 4, 2.0, 6)
@@ -47,7 +47,7 @@ def test_lag_is_what_is_left_by_partition() -> None:
 
 
 def test_listener_keeps_the_newest_lags_until_the_query_ends() -> None:
-    """By query; each is handed on."""
+    """Lags are kept by query; each is handed on."""
     seen: list[Any] = []
     listener = LagListener(seen.append)
     listener.onQueryProgress(SimpleNamespace(progress=PROGRESS))
@@ -76,7 +76,7 @@ class Builder:
 
 
 class Session:
-    """A classic session; what is done to it is remembered."""
+    """A classic session; records the calls on it."""
 
     def __init__(self, master: str = "local[2]", finds: bool = False) -> None:
         self.properties: dict[str, str] = {}
@@ -94,7 +94,7 @@ class Session:
 
 @pytest.fixture
 def no_machine(monkeypatch: pytest.MonkeyPatch, checked_early: None) -> None:
-    """No Java machine runs, and no Python is named."""
+    """No Java machine runs, and no Python is configured."""
     monkeypatch.setattr(logstore.spark, "_is_running", lambda: False)
     monkeypatch.setenv("PYSPARK_PYTHON", "restored in the end")
     monkeypatch.delenv("PYSPARK_PYTHON")
@@ -106,7 +106,7 @@ SOCKETS = "spark.python.unix.domain.socket.enabled"
 def test_session_runs_this_python(
     monkeypatch: pytest.MonkeyPatch, no_machine: None
 ) -> None:
-    """Unless the environment says which; with Unix sockets where there are any."""
+    """The environment overrides it; Unix sockets are used if available."""
     builder = Builder()
     assert session_defaults(builder) is builder
     assert os.environ["PYSPARK_PYTHON"] == sys.executable
@@ -119,7 +119,7 @@ def test_session_runs_this_python(
 
 
 def test_session_keeps_the_settings_of_the_user(no_machine: None) -> None:
-    """Jars, and the sockets."""
+    """Jars and the sockets are kept."""
     given = {"spark.jars": "/a.jar,/b.jar", SOCKETS: "false"}
     assert session_defaults(Builder(**given))._options == given
 
@@ -142,8 +142,8 @@ def test_registering_sets_the_python_of_local_workers(
     monkeypatch: pytest.MonkeyPatch,
     checked_early: None,
 ) -> None:
-    """Unless the environment says which, and never for other hosts. Without the reader
-    in Java its name is registered, too."""
+    """The environment overrides it, and it is never set for other hosts. Without the
+    reader in Java its name is registered, too."""
     monkeypatch.setenv("PYSPARK_PYTHON", named)
     monkeypatch.setattr(logstore.spark, "add_reader", lambda session: reason)
     session = Session(master)
@@ -163,7 +163,8 @@ def test_registering_sets_the_python_of_local_workers(
 def test_session_of_a_running_machine_is_told_what_it_cannot_inherit(
     running: bool, finds: bool, monkeypatch: pytest.MonkeyPatch, no_machine: None
 ) -> None:
-    """The reader in Java in any case; the formats, if Spark has not found them."""
+    """The reader in Java is given in any case; the formats, if Spark has not found
+    them."""
     added: list[Any] = []
     monkeypatch.setattr(logstore.spark, "add_reader", lambda s: added.append(s) or "")
     builder = session_defaults(Builder())
@@ -177,6 +178,6 @@ def test_session_of_a_running_machine_is_told_what_it_cannot_inherit(
 
 
 def test_session_of_spark_connect_is_not_changed(no_machine: None) -> None:
-    """Its server is another process, perhaps elsewhere."""
+    """Its server is another process, perhaps on another host."""
     builder = session_defaults(Builder())
     assert builder.getOrCreate() is builder.session

@@ -28,7 +28,7 @@ def load(spark: Any, path: str, **options: str) -> Any:
 def test_source_is_found_and_has_the_columns_of_the_kafka_source(
     spark: Any, make_topic: MakeTopic, writer: logstore.Store
 ) -> None:
-    """Nobody registers it; every row arrives with every column."""
+    """No registration is needed; every row arrives with every column."""
     topic = make_topic(partitions=3, count=100)
     frame = load(spark, writer.path)
     assert frame.schema == spark.createDataFrame([], DDL).schema
@@ -55,7 +55,7 @@ def test_source_is_found_and_has_the_columns_of_the_kafka_source(
 def test_headers_are_asked_for(
     spark: Any, make_topic: MakeTopic, writer: logstore.Store
 ) -> None:
-    """includeHeaders adds a column; null where there are none."""
+    """includeHeaders adds a column; null for a record without headers."""
     partition = make_topic(message_format=2)[0]
     partition.append(b"value", headers=[("a", b"1"), ("b", None)])
     partition.append(b"value")
@@ -70,7 +70,7 @@ def test_headers_are_asked_for(
 def test_schema_is_a_choice_of_columns(
     spark: Any, make_topic: MakeTopic, writer: logstore.Store
 ) -> None:
-    """In any order; also through SQL, where options are given in a view."""
+    """Any order is accepted; also through SQL, with options in a view."""
     make_topic(count=100)
     reader = spark.read.format("logstore").schema("offset bigint, topic string")
     frame = reader.option("subscribe", "orders").load(writer.path)
@@ -87,7 +87,7 @@ def test_schema_is_a_choice_of_columns(
 def test_tasks_are_as_many_as_asked_for(
     spark: Any, make_topic: MakeTopic, writer: logstore.Store
 ) -> None:
-    """And an empty topic is an empty frame."""
+    """An empty topic is an empty frame."""
     make_topic(count=1000)
     make_topic("empty")
     frame = load(spark, writer.path, minPartitions="5")
@@ -101,7 +101,7 @@ def test_tasks_are_as_many_as_asked_for(
 def test_frame_is_a_snapshot(
     spark: Any, make_topic: MakeTopic, writer: logstore.Store
 ) -> None:
-    """Of the moment of its first use, from Spark 4.1 on; before, of each use."""
+    """It is taken at its first use, from Spark 4.1 on; before, at each use."""
     partition = make_topic(count=10)[0]
     frame = load(spark, writer.path)
     assert frame.count() == 10
@@ -113,7 +113,7 @@ def test_frame_is_a_snapshot(
 def test_error_names_the_option(
     spark: Any, make_topic: MakeTopic, writer: logstore.Store
 ) -> None:
-    """Through Spark's own errors: at planning, and in a task."""
+    """The error comes through Spark's own errors: at planning, and in a task."""
     partition = make_topic(count=10)[0]
     with pytest.raises(Exception, match="did you mean startingOffsets"):
         load(spark, writer.path, startingOfsets="earliest").count()
@@ -132,7 +132,7 @@ def test_error_names_the_option(
 def test_times_are_texts_with_a_zone(
     spark: Any, make_topic: MakeTopic, writer: logstore.Store, source: str
 ) -> None:
-    """In both readers; `load()` refuses a text without a zone."""
+    """Both readers accept them; `load()` refuses a text without a zone."""
     make_topic(count=100)
     reader = spark.read.format(source).option("subscribe", "orders")
     reader = reader.option("startingTimestamp", "2023-11-14T22:13:20.030Z")
@@ -182,7 +182,7 @@ def pushdown(request: pytest.FixtureRequest, spark: Any) -> Any:
 def test_frame_that_is_used_twice_is_right(
     spark: Any, pushdown: str, make_topic: MakeTopic, writer: logstore.Store
 ) -> None:
-    """Whether Spark offers filters to its sources or not."""
+    """Spark may offer filters to its sources or not."""
     make_topic(count=COUNT)
     assert counts_of(spark, load(spark, writer.path)) == EXPECTED
 
@@ -191,7 +191,8 @@ def test_frame_that_is_used_twice_is_right(
 @pytest.mark.skipif(VERSION < (4, 1), reason="this Spark offers no filters")
 @pytest.mark.xfail(reason="Spark plans once for all uses of a frame, filters and all")
 def test_source_that_takes_filters_is_right_when_used_twice(spark: Any) -> None:
-    """It is not, which is why this one takes none. Passes once Spark is mended."""
+    """It is wrong, which is why this source takes none. The test passes once Spark is
+    fixed."""
     from pyspark.sql.datasource import (
         DataSource,
         DataSourceReader,

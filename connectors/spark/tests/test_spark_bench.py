@@ -14,7 +14,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture(autouse=True)
 def path(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`bench` is no part of what is installed."""
+    """`bench` is not installed."""
     monkeypatch.syspath_prepend(str(Path(__file__).parents[3]))
 
 

@@ -1,4 +1,4 @@
-"""The source on a cluster: a master and workers as processes of their own."""
+"""The source on a cluster: a master and workers as separate processes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytest.importorskip("pyspark", reason="pyspark is not installed")
 
 import pyspark
 
-# A driver takes 10 s to start, and a minute where the machine is busy.
+# A driver takes 10 s to start, and a minute on a busy machine.
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 MakeTopic = Callable[..., logstore.Topic]
 VERSION = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
@@ -29,8 +29,8 @@ WAIT_S = 120
 PARTITIONS = 2
 COUNT = 2000
 
-# What all drivers begin with. A task tells where it ran by a function of Python: that
-# runs in the same process as the source's reader, or beside it.
+# The beginning of all drivers. A Python function reports where a task ran: it runs in
+# the process of the source's reader, or in one on the same worker.
 HEAD = """
 import json, os, sys, time
 import logstore.spark
@@ -94,7 +94,7 @@ print(json.dumps([tuple(r) for r in rows]))
 
 
 def program(source: str, *parts: str) -> str:
-    """What a driver runs; `source` is the format that it reads."""
+    """The program of a driver; `source` is the format that it reads."""
     return "".join([f"SOURCE = {source!r}\n", HEAD, *parts])
 
 
@@ -118,13 +118,13 @@ def make_cluster(java_home: str, tmp_path: Path) -> Iterator[Callable[..., Clust
 
 
 def printed(result: subprocess.CompletedProcess[str]) -> list[Any]:
-    """What a driver printed, line by line."""
+    """The output of a driver, line by line."""
     assert result.returncode == 0, result.stderr[-4000:]
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
 def in_log(rows: list[Any]) -> list[tuple[int, int]]:
-    """Where the rows come from, in the order of the log."""
+    """Rows in the order of the log."""
     return sorted((row[0], row[1]) for row in rows)
 
 
@@ -144,7 +144,7 @@ def test_all_workers_read_a_shared_store(
     tmp_path: Path,
     source: str,
 ) -> None:
-    """A batch, and a stream that goes on from its checkpoint in another driver. The
+    """A batch, and a stream that continues from its checkpoint in another driver. The
     path is relative to the driver's directory; executors run in others."""
     topic = make_topic(partitions=PARTITIONS, count=COUNT)
     cluster = make_cluster("a", "b")
@@ -160,7 +160,7 @@ def test_all_workers_read_a_shared_store(
     topic[1].append(b"value")
     (second,) = printed(cluster.run(program(source, STREAM), *arguments, cwd=tmp_path))
     assert in_log(second) == everything(topic)
-    # What the first run wrote is still there, and was not written again.
+    # The rows of the first run are still there, and were not written again.
     assert {tuple(row) for row in first} < {tuple(row) for row in second}
 
 
@@ -178,7 +178,7 @@ def test_stream_survives_the_death_of_a_worker(
     tmp_path: Path,
     source: str,
 ) -> None:
-    """All its processes are killed while they read; what they had is read again."""
+    """All its processes are killed while they read; their tasks are repeated."""
     topic = make_topic(partitions=PARTITIONS, count=COUNT)
     cluster = make_cluster("a", "b")
     cluster.env["TEST_NAP"] = "0.005"  # 20 s in all
@@ -186,7 +186,7 @@ def test_stream_survives_the_death_of_a_worker(
     complete = []
 
     def is_at_work() -> bool:
-        """In the second batch; with an older Spark, in the only one."""
+        """Whether the second batch runs; with an older Spark, the only one."""
         return bool(commits(tmp_path) if limit else [*tmp_path.glob("out/*.parquet")])
 
     def kill_one(driver: Session) -> None:
@@ -211,13 +211,13 @@ def test_stream_survives_the_death_of_a_worker(
     assert workers_of(rows) == ({"a", "b"} if limit else {"a"})
 
 
-# What makes a worker see another directory under the path: another mount there.
+# A worker sees another directory at the path: another mount.
 STRANGE = "mount --bind '{other}' '{path}' && exec \"$@\""
 
 
 @pytest.fixture
 def unshare() -> Callable[[Path, str], list[str]]:
-    """The beginning of a command that runs with `other` in the place of `path`."""
+    """The beginning of a command that runs with `other` in place of `path`."""
 
     def prefix(other: Path, path: str) -> list[str]:
         script = STRANGE.format(other=other, path=path)
@@ -233,7 +233,7 @@ def unshare() -> Callable[[Path, str], list[str]]:
 
 def two_places(folder: Path, *only_here: str) -> tuple[Path, Path]:
     """Directories of the driver and of a worker: a store and a copy of it, and two
-    stores of one name; only the driver has those of `only_here`."""
+    stores of one name; only the driver has the directories `only_here`."""
     shared, other = folder / "shared", folder / "other"
     here = [shared / name for name in ("copy", "store", *only_here)]
     for path in (*here, other / "store"):
@@ -273,8 +273,8 @@ def test_path_that_is_not_shared_is_refused(
     tmp_path: Path,
     source: str,
 ) -> None:
-    """A worker has nothing there, or a copy, or a store of its own. The queries fail:
-    they never give its records, and never none."""
+    """A worker has nothing there, or a copy, or a different store. The queries fail:
+    they return neither its records, nor an empty result."""
     shared, other = two_places(tmp_path, "none")
     cluster = make_cluster("a", prefix=unshare(other, str(shared)))
     result = cluster.run(
@@ -325,7 +325,8 @@ def test_all_workers_write_to_a_shared_store(
     tmp_path: Path,
     source: str,
 ) -> None:
-    """What they stage the driver publishes; a second driver goes on."""
+    """The driver publishes the records that workers have staged; a second driver
+    continues."""
     topic = make_topic(partitions=PARTITIONS, count=COUNT)
     cluster = make_cluster("a", "b")
     arguments = [writer.path, str(tmp_path), "2"]
@@ -347,7 +348,7 @@ def test_sink_writes_each_row_once_though_a_worker_dies(
     tmp_path: Path,
     source: str,
 ) -> None:
-    """What it had staged is left over, and staged again by the other one."""
+    """Its staged records are discarded, and staged again by the other one."""
     topic = make_topic(partitions=PARTITIONS, count=COUNT)
     cluster = make_cluster("a", "b")
     cluster.env["TEST_NAP"] = "0.005"
@@ -371,8 +372,8 @@ def test_sink_writes_each_row_once_though_a_worker_dies(
     assert copied(tmp_path)[0] == all_values(topic)
 
 
-# A program as users submit it: its functions are in a module of their own, and it says
-# nothing about jars.
+# A program submitted by a user: its functions are in a separate module, and it does not
+# mention jars.
 SUBMITTED = """
 import json, sys
 import logstore.spark
@@ -427,8 +428,8 @@ def test_program_that_is_submitted_reads_and_writes(
     tmp_path: Path,
     source: str,
 ) -> None:
-    """By spark-submit with --py-files and --jars: the executors get the reader in Java
-    beside the user's jar. What it leaves to Python runs the Python that the driver
+    """spark-submit is called with --py-files and --jars: the executors get the reader
+    in Java besides the user's jar. Reads left to Python run the Python that the driver
     names, and that the workers' own environment does not."""
     topic = make_topic(partitions=PARTITIONS, count=COUNT)
     expected = everything(topic)
@@ -494,7 +495,7 @@ def test_sink_whose_path_is_not_shared_is_refused(
     make_cluster: Callable[..., Cluster],
     tmp_path: Path,
 ) -> None:
-    """Nothing is written, neither there nor here."""
+    """Nothing is written on either host."""
     shared, other = two_places(tmp_path)
     cluster = make_cluster("a", prefix=unshare(other, str(shared)))
     code = program("logstore", FAILING_SINK)

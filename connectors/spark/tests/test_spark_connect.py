@@ -47,7 +47,7 @@ print("all rows")
 def test_jar_that_is_an_artifact_of_a_session_reads(
     java_home: str, tmp_path: Path
 ) -> None:
-    """Batch query and stream, with a server of its own, in a process of its own."""
+    """Batch query and stream, with a separate server, in a separate process."""
     import logstore.spark
 
     if logstore.spark.jar_path() is None:

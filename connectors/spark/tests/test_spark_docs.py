@@ -29,7 +29,7 @@ BLOCKS = re.compile(r"^```(python|py)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def test_table_has_the_options_there_are() -> None:
-    """With where they count, and no others."""
+    """The table marks the kinds of queries, and has no other options."""
     rows = re.findall(r"^\| `(\w+)` \| ([bs ]+) \|", TEXT, re.MULTILINE)
     expected = dict.fromkeys(BOTH, "b s")
     expected |= dict.fromkeys(BATCH_ONLY, "b") | dict.fromkeys(STREAM_ONLY, "s")
@@ -38,14 +38,14 @@ def test_table_has_the_options_there_are() -> None:
 
 
 def test_page_has_the_options_that_are_refused_or_ignored() -> None:
-    """Somebody who moves a job over finds them."""
+    """Users moving a job from Kafka find them."""
     for name in (*REFUSED_OF_KAFKA, *WITHOUT_MEANING):
         pattern = f"{name.split('.')[0]}.*" if name.startswith("fetch") else name
         assert f"`{pattern}`" in TEXT, name
 
 
 def test_options_of_the_job_that_moves_over_are_taken() -> None:
-    """All of them, path instead of the servers."""
+    """All of them are accepted, path instead of the servers."""
     job, _ = (block for _, block in BLOCKS.findall(TEXT) if "bootstrap" in block)
     options = dict(re.findall(r'^    \.option\("([\w.]+)", "?([\w:]+)"?\)', job, re.M))
     assert len(options) >= 7
@@ -66,9 +66,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_page_runs_as_pasted(
     page: Path, java_home: str, wheel: Path, tmp_path: Path
 ) -> None:
-    """Every block, in order, in an environment that has only what the page installs;
-    the jobs for Kafka as their comments move them over. What the README has for the
-    shell of a checkout is run by tests/docs/test_pages.py; test_spark_submit.py runs
+    """Every block, in order, in an environment that has only the packages of the page;
+    the jobs for Kafka are changed as their comments say. Blocks of the README for a
+    shell in a checkout are run by tests/docs/test_pages.py; test_spark_submit.py runs
     spark-submit."""
     python = make_environment(tmp_path / "venv")
     folder = tmp_path / "checkout"
@@ -91,7 +91,7 @@ def test_page_runs_as_pasted(
 
 
 def test_jobs_for_kafka_say_how_they_move_over() -> None:
-    """Both: the source's and the sink's. Nothing of Kafka's is left."""
+    """The source's and the sink's jobs are moved. Nothing of Kafka's remains."""
     jobs = [b.text for b in blocks_of(TEXT) if page_runner.KAFKA_JOB.search(b.text)]
     assert len(jobs) == 2
     for job in jobs:

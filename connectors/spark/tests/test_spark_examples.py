@@ -1,4 +1,4 @@
-"""``examples/`` for Spark: one command each, and what they print is right."""
+"""``examples/`` for Spark: each runs with one command, and its output is right."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HIDE = "import sys\nsys.modules['pyspark'] = None\n"
 
 
 def run(*arguments: str, java_home: str = "", **settings: str) -> str:
-    """What Python prints, started in the checkout."""
+    """Output of Python, started in the checkout."""
     env = {**os.environ, **settings}
     if java_home:
         env["JAVA_HOME"] = java_home
@@ -48,14 +48,14 @@ def test_examples_are_those_that_are_tested() -> None:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_help_needs_no_spark(name: str) -> None:
-    """And says what there is to choose."""
+    """The help lists the choices."""
     text = run(f"examples/{name}", "--help", JAVA_HOME="/nonexistent")
     assert re.search(r"--(dir|records)", text)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_missing_pyspark_is_told(name: str) -> None:
-    """With the command that installs it, and no traceback."""
+    """The message has the command that installs it, and there is no traceback."""
     code = f"{HIDE}sys.path.insert(0, 'examples')\nimport {name[:-3]} as example\n"
     code += "sys.argv[1:] = []\nexample.main()"
     result = subprocess.run(
@@ -69,7 +69,7 @@ def test_missing_pyspark_is_told(name: str) -> None:
 @pytest.mark.thorough
 @pytest.mark.spark
 def test_word_count_counts_every_word_once(java_home: str, tmp_path: Path) -> None:
-    """Of the lines that are in its store; the second run adds to the first."""
+    """The words are from the lines in its store; the second run adds to the first."""
     pytest.importorskip("pyspark", reason="pyspark is not installed")
     folder = tmp_path / "kept"
     text = run(
@@ -94,7 +94,8 @@ def test_word_count_counts_every_word_once(java_home: str, tmp_path: Path) -> No
 @pytest.mark.thorough
 @pytest.mark.spark
 def test_late_readings_are_dropped(java_home: str, tmp_path: Path) -> None:
-    """Those behind the watermark alone; each minute that is over is written."""
+    """Only readings older than the watermark are dropped; each finished minute is
+    written."""
     pytest.importorskip("pyspark", reason="pyspark is not installed")
     folder = tmp_path / "kept"
     text = run(
@@ -137,7 +138,7 @@ def test_late_readings_are_dropped(java_home: str, tmp_path: Path) -> None:
 @pytest.mark.thorough
 @pytest.mark.spark
 def test_demo_streams_each_record_once(java_home: str) -> None:
-    """All that is in the store, and then what is new; it compares them itself."""
+    """All records in the store, and then new ones; the program compares them itself."""
     pytest.importorskip("pyspark", reason="pyspark is not installed")
     text = run("examples/demo_spark.py", "--records", "4000", java_home=java_home)
     assert "all well" in text
@@ -146,7 +147,7 @@ def test_demo_streams_each_record_once(java_home: str) -> None:
 
 
 def fails(program: str, **settings: str) -> str:
-    """What an example says that cannot start; no traceback."""
+    """Output of an example that cannot start; no traceback."""
     result = subprocess.run(
         [sys.executable, program],
         cwd=ROOT,
@@ -161,7 +162,7 @@ def fails(program: str, **settings: str) -> str:
 
 
 def test_missing_java_is_told_before_anything_is_installed(tmp_path: Path) -> None:
-    """`make demo-spark` begins so; it needs no package for that."""
+    """`make demo-spark` begins with this check; it needs no package for it."""
     settings = {"PATH": str(tmp_path), "JAVA_HOME": ""}
     said = fails("examples/spark_session.py", **settings)
     assert "apt install openjdk-17-jre-headless" in said
@@ -171,7 +172,7 @@ def test_missing_java_is_told_before_anything_is_installed(tmp_path: Path) -> No
 
 
 def test_java_that_does_not_start_is_told(tmp_path: Path) -> None:
-    """One that is too old, for one."""
+    """It is too old, for example."""
     pytest.importorskip("pyspark", reason="pyspark is not installed")
     java = tmp_path / "bin" / "java"
     java.parent.mkdir()

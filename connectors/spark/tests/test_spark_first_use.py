@@ -1,4 +1,4 @@
-"""What somebody meets who tries it: the README's example, slips of the pen, damage."""
+"""The first steps of a user: the README's example, typing errors, damage."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BLOCK = re.compile(r"^```\w*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def fill(path: Path, partitions: int = 4, count: int = 20) -> None:
-    """As the README's quickstart: a store with the topic orders."""
+    """The README's quickstart: a store with the topic orders."""
     with logstore.open(path) as store:
         config = logstore.TopicConfig(message_format=2)
         topic = store.create_topic("orders", partitions, config, exist_ok=True)
@@ -40,8 +40,8 @@ def records(path: Path, topic: str) -> list[Any]:
 
 
 def test_readme_example_works_as_it_stands(spark: Any, tmp_path: Path) -> None:
-    """A stream of a store's topic is written to another one, all columns as they come:
-    value, key and timestamp arrive, the others say nothing about the new records."""
+    """A stream of a store's topic is written to another one, with all columns of the
+    source: value, key and timestamp arrive, the others are ignored."""
     (block,) = (
         b
         for b in BLOCK.findall(README.read_text(encoding="utf-8"))
@@ -58,7 +58,8 @@ def test_readme_example_works_as_it_stands(spark: Any, tmp_path: Path) -> None:
 
 
 def test_batch_of_the_source_is_written_as_it_comes(spark: Any, tmp_path: Path) -> None:
-    """With headers, into its own topic: there the column partition counts."""
+    """The topic and the columns are the same, including headers: the column partition
+    counts there."""
     fill(tmp_path / "a")
     frame = spark.read.format("logstore").option("includeHeaders", True)
     frame = frame.option("subscribe", "orders").load(str(tmp_path / "a"))
@@ -76,7 +77,8 @@ def test_batch_of_the_source_is_written_as_it_comes(spark: Any, tmp_path: Path) 
 
 
 def test_load_finds_a_wrong_option_by_itself(spark: Any, tmp_path: Path) -> None:
-    """Also in a session that knows nothing of logstore: Spark asks for the schema."""
+    """This holds even in a session that was not set up for logstore: Spark asks for the
+    schema."""
     for read in (spark.read, spark.readStream):
         reader = read.format("logstore").option("path", str(tmp_path))
         reader = reader.option("subscribe", "orders")
@@ -85,7 +87,7 @@ def test_load_finds_a_wrong_option_by_itself(spark: Any, tmp_path: Path) -> None
 
 
 def wrong_places(folder: Path) -> list[tuple[dict[str, str], str]]:
-    """Options that name what is not there, and a part of the error."""
+    """Options that name missing things, and a part of the error."""
     fill(folder / "data")
     (folder / "other").mkdir()
     (folder / "other" / "file").write_text("text")
@@ -100,12 +102,13 @@ def wrong_places(folder: Path) -> list[tuple[dict[str, str], str]]:
 def test_load_finds_by_itself_what_is_not_there(
     spark: Any, tmp_path: Path, source: str
 ) -> None:
-    """Also in a session that knows nothing of logstore, for both readers."""
+    """This holds even in a session that was not set up for logstore, for both
+    readers."""
     for options, error in wrong_places(tmp_path):
         for read in (spark.read, spark.readStream):
             with pytest.raises(Exception, match=error):
                 read.format(source).options(**options).load()
-    # What does not exist yet may come.
+    # A missing topic may be created later.
     options = {"path": str(tmp_path / "data"), "subscribePattern": "later.*"}
     assert spark.read.format(source).options(**options).load().count() == 0
     spark.readStream.format(source).options(**options).load()
@@ -114,7 +117,7 @@ def test_load_finds_by_itself_what_is_not_there(
 def test_load_raises_the_error_of_what_is_not_there(
     spark: Any, tmp_path: Path, checked_early: None, source: str
 ) -> None:
-    """Where `session_defaults` or `register` was called: also with a schema, with the
+    """If `session_defaults` or `register` was called: also with a schema, with the
     class of the error."""
     for options, error in wrong_places(tmp_path):
         for read in (spark.read, spark.readStream):
@@ -147,8 +150,8 @@ def test_load_raises_the_error_of_what_is_not_there(
 def test_load_and_start_raise_config_errors(
     spark: Any, tmp_path: Path, checked_early: None
 ) -> None:
-    """Where `session_defaults` or `register` was called: before there is a query, also
-    with a schema, and for what is wrong in a stream only."""
+    """If `session_defaults` or `register` was called: before there is a query, also
+    with a schema, and for errors of a stream only."""
     fill(tmp_path / "data")
     stream = (
         spark.readStream.format("logstore")
@@ -190,7 +193,7 @@ def test_load_and_start_raise_config_errors(
 
 
 def damage(path: Path, offset: int) -> range:
-    """Damage the batch of an offset in partition 0; what it holds."""
+    """Damage the batch of an offset in partition 0; returns its contents."""
     with logstore.open(path, read_only=True) as store:
         p = store.topic("orders")[0]
         batch = next(p.read_batches(offset))
@@ -213,7 +216,7 @@ def test_damage_ends_a_query_or_is_skipped(
     spark: Any, tmp_path: Path, make_topic: Callable[..., logstore.Topic],
     writer: logstore.Store,
 ) -> None:  # fmt: skip
-    """Batch and stream; everything besides comes."""
+    """Batch and stream; all other records are delivered."""
     make_topic(count=400, message_format=2)
     path = Path(writer.path)
     writer.close()

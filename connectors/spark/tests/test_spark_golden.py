@@ -1,4 +1,4 @@
-"""Directories that Kafka brokers wrote, read with Spark: the same as a consumer got."""
+"""Directories of Kafka brokers, read with Spark: the same records as a consumer got."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.spark
 
 SCENARIOS = all_scenarios()
 NO_TIMESTAMP = TIMESTAMP_TYPES["NoTimestampType"]
-# Dates beyond what Python can hold are compared as numbers.
+# Dates outside the range of Python are compared as numbers.
 MILLIS = "unix_millis(timestamp) AS millis"
 
 
@@ -83,7 +83,7 @@ def test_batch_of_a_kafka_directory_is_what_a_consumer_got(
 def test_stream_of_a_kafka_directory_is_what_a_consumer_got(
     spark: Any, source: str, scenario: Scenario, tmp_path: Path
 ) -> None:
-    """The same, by a query that ends where the partitions do."""
+    """The same records, by a query that ends at the ends of the partitions."""
     options = options_of(scenario, "read_committed")
     frame = spark.readStream.format(source).options(**options).load()
     query = (

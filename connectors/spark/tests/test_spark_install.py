@@ -36,7 +36,8 @@ spark.stop()
 
 
 def bare_environment(java_home: str) -> dict[str, str]:
-    """Only system directories on the search path, and nothing that names a Python."""
+    """Only system directories are on the search path, and no variable names a
+    Python."""
     java = shutil.which("java")
     if not java_home and not os.environ.get("JAVA_HOME") and java:
         java_home = str(Path(java).resolve().parents[1])
@@ -59,7 +60,7 @@ def test_source_works_where_python_is_not_on_the_path(
     writer: logstore.Store,
     tmp_path: Path,
 ) -> None:
-    """Workers run the Python that the program does, by either help."""
+    """Workers run the Python of the program, with either helper."""
     found_first = help_with == "register" and "PYTHONPATH" in os.environ
     if found_first and version("pyspark").startswith("4.0."):
         pytest.skip("4.0 finds the source on PYTHONPATH, and then takes no other")
@@ -77,7 +78,7 @@ def test_source_works_where_python_is_not_on_the_path(
 
 
 def test_module_is_found_the_way_spark_looks() -> None:
-    """`pkgutil` lists it: by an ordinary and by an editable installation."""
+    """`pkgutil` lists it: after an ordinary and an editable installation."""
     names = [module.name for module in pkgutil.iter_modules()]
     assert "pyspark_logstore" in names
 
@@ -101,7 +102,8 @@ print(hasattr(pyspark_logstore, "DefaultSource"), "logstore" in sys.modules)
     ],
 )
 def test_module_is_imported_without_failing(missing: list[str], found: str) -> None:
-    """One that fails would hide the sources of all others; and it is quick."""
+    """A failing import would hide the sources of all other packages; and it is
+    quick."""
     if importlib.util.find_spec("pyspark") is None:
         found = "False"
     result = subprocess.run(

@@ -1,4 +1,5 @@
-"""The format ``logstore-jvm`` beside ``logstore``: the same rows, the same errors."""
+"""The format ``logstore-jvm`` compared with ``logstore``: the same rows, the same
+errors."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ pyspark = pytest.importorskip("pyspark", reason="pyspark is not installed")
 pytestmark = pytest.mark.spark
 
 JVM, PYTHON = "logstore-jvm", "logstore"
-# Each makes some stores, of which those that are not damaged get several queries.
+# Each makes some stores; undamaged ones get several queries.
 SEEDS = range(20261124, 20261124 + (34 if IS_ALL else 1))
 STORES, QUERIES = (20 if IS_ALL else 8), 5
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
@@ -84,9 +85,9 @@ def damage(path: Path, rng: random.Random) -> None:
 
 
 def random_query(rng: random.Random, *, is_damaged: bool) -> Callable[[Any], Any]:
-    """Columns and filters of a query, as a function of the whole frame. Of a damaged
-    store, those that read all of it: Java does not meet damage where it need not read.
-    """
+    """Columns and filters of a query, as a function of the whole frame. A query of a
+    damaged store reads everything: Java does not notice damage in bytes that it need
+    not read."""
     columns = rng.sample(COLUMNS, rng.randrange(1, len(COLUMNS) + 1))
     number = rng.randrange(0, 300)
     time = f"timestamp_millis({rng.randrange(10**6, 2 * 10**6)})"
@@ -138,7 +139,7 @@ def outcome(frame: Any, query: Callable[[Any], Any]) -> tuple[list[Any], str]:
 
 
 def same_error(of_jvm: str, of_python: str) -> bool:
-    """The message that Java passes on stands in Python's traceback."""
+    """Whether the message that Java passes on is in Python's traceback."""
     found = re.search(r"RuntimeException: (\w+): (.*)", of_jvm)
     if not found:
         return False
@@ -149,7 +150,7 @@ def same_error(of_jvm: str, of_python: str) -> bool:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_both_readers_give_the_same(spark: Any, tmp_path: Path, seed: int) -> None:
-    """Random stores and queries; of damaged ones, the same error."""
+    """Random stores and queries; damaged ones give the same error."""
     rng = random.Random(seed)
     errors = queries = 0
     for number in range(STORES):
@@ -212,7 +213,7 @@ def test_both_readers_agree_on_transactions(
     spark: Any, tmp_path: Path, seed: int
 ) -> None:
     """Java leaves out markers and aborted records, and Python decides which these are;
-    nothing is left to Python but what a transaction that is still open ends."""
+    Python reads only the records after the start of an open transaction."""
     rng = random.Random(seed)
     for number in range(12 if IS_ALL else 4):
         path = tmp_path / str(number)
@@ -240,7 +241,7 @@ def test_both_readers_agree_on_transactions(
 def test_query_moves_between_the_readers_on_its_checkpoint(
     spark: Any, tmp_path: Path, make_topic: Callable[..., logstore.Topic]
 ) -> None:
-    """Both ways, and back: every record once."""
+    """It moves both ways, and back: every record is delivered once."""
     topic = make_topic(partitions=2, count=100)
     path = os.path.dirname(topic[0].path)
     for name in (PYTHON, JVM, PYTHON, JVM, JVM):
@@ -268,8 +269,8 @@ def test_query_moves_between_the_readers_on_its_checkpoint(
 def test_stream_takes_what_its_options_admit(
     spark: Any, tmp_path: Path, make_topic: Callable[..., logstore.Topic]
 ) -> None:
-    """In every version of Spark: Java is told where a batch starts. Its lag is in the
-    progress."""
+    """This holds in every version of Spark: Java gets the start of a batch. Its lag is
+    in the progress."""
     path = os.path.dirname(make_topic(count=100)[0].path)
     query = (
         spark.readStream.format(JVM)
@@ -305,7 +306,7 @@ def test_tail_that_is_cut_after_the_plan_is_a_loss(
     fails: str,
     make_topic: Callable[..., logstore.Topic],
 ) -> None:
-    """Also if it has grown again: the new records were not planned."""
+    """This holds even if it has grown again: the new records were not planned."""
     partition = make_topic(count=1000)[0]
     partition.flush()
 
@@ -330,7 +331,7 @@ def test_tail_that_is_cut_after_the_plan_is_a_loss(
 def test_segments_that_are_deleted_after_the_plan_are_read_as_long_as_they_are_there(
     spark: Any, make_topic: Callable[..., logstore.Topic]
 ) -> None:
-    """As by a reader that has them open: their files have another name for a while."""
+    """A reader may have them open: their files have another name for a while."""
     partition = make_topic(count=1000)[0]
     frame = (
         spark.read.format(JVM)

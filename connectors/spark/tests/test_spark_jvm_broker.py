@@ -108,7 +108,7 @@ class Producers(threading.Thread):
 
 
 def consumed(broker: Broker, isolation: str) -> Found:
-    """What Kafka's own client gets, up to the ends."""
+    """Records of Kafka's own client, up to the ends."""
     consumer = Consumer(
         {
             "bootstrap.servers": broker.address,
@@ -145,7 +145,7 @@ def rows_of(frame: Any) -> Found:
 def test_stream_of_a_running_broker_is_what_its_consumer_gets(
     spark: Any, tmp_path: Path, broker: Broker
 ) -> None:
-    """With both isolations, while producers write; then a batch of each reader."""
+    """Both isolations, while producers write; then a batch of each reader."""
     admin = AdminClient({"bootstrap.servers": broker.address})
     topic = NewTopic("orders", PARTITIONS, 1, config={"segment.bytes": "30000"})
     admin.create_topics([topic])["orders"].result(60)
@@ -170,7 +170,7 @@ def test_stream_of_a_running_broker_is_what_its_consumer_gets(
     deadline = time.monotonic() + SECONDS
     while time.monotonic() < deadline and producers.is_alive():
         time.sleep(0.5)
-        for isolation in ISOLATIONS:  # nothing but errors is looked at
+        for isolation in ISOLATIONS:  # only errors are checked
             frame = spark.read.format(JVM).options(**options, isolation=isolation)
             frame.load().selectExpr("count(*)", "sum(length(value))").collect()
     producers.stop.set()

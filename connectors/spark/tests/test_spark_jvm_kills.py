@@ -1,12 +1,12 @@
 """A query from ``logstore-jvm`` into a store is killed again and again: the driver, its
-executors, or the process that plans; it goes on with either reader. Every row is in the
-sink once.
+executors, or the process that plans; it continues with either reader. Every row is in
+the sink once.
 
-``LOGSTORE_SPARK_KILLS`` says how often (4), ``LOGSTORE_SPARK_SEED`` in which manner.
+``LOGSTORE_SPARK_KILLS`` is the number of kills (4), ``LOGSTORE_SPARK_SEED`` their seed.
 
-The query is a program of its own, this file: ``python <this file> <folder>``. It has
-two executors with processes of their own (local-cluster), starts the query anew where
-it has failed, and ends where the folder has a file ``stop``.
+The query is a separate program, this file: ``python <this file> <folder>``. It has two
+executors in separate processes (local-cluster), restarts the query after a failure, and
+ends when the folder has a file ``stop``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ VICTIMS = ("driver", "driver", "executor", "executors", "helpers")
 
 
 def drive(folder: Path) -> None:
-    """Run the query until it is told to stop."""
+    """Run the query until it is stopped."""
     from pyspark.sql import SparkSession
 
     import logstore.spark
@@ -118,7 +118,7 @@ def test_query_that_is_killed_delivers_every_row_once(
 
 
 def go_on(query: KilledQuery, topic: logstore.Topic, folder: Path, wanted: int) -> None:
-    """Append, and wait until so many rows have come; 0: all of them."""
+    """Append, and wait until the given number of rows has arrived; 0: all of them."""
     before = sum(len(copied(folder, n)) for n in range(PARTITIONS))
     deadline = time.monotonic() + WAIT_S
     while True:
@@ -129,7 +129,7 @@ def go_on(query: KilledQuery, topic: logstore.Topic, folder: Path, wanted: int) 
         assert time.monotonic() < deadline, "nothing came"
         if not query.is_running:
             query.start()
-        # So that rows are left to be read, but not more than Spark can.
+        # Rows are left to be read, but not more than Spark can read.
         if wanted and total - came < 3_000:
             for partition in topic:
                 first = partition.end_offset
@@ -139,7 +139,7 @@ def go_on(query: KilledQuery, topic: logstore.Topic, folder: Path, wanted: int) 
 
 
 def copied(folder: Path, number: int) -> list[tuple[bytes | None, bytes | None]]:
-    """(key, value) of a partition of the sink, which may not be there yet."""
+    """(key, value) of a partition of the sink, which may not exist yet."""
     try:
         with logstore.open(folder / "out", read_only=True) as store:
             partition = store.topic("copy")[number]
@@ -149,7 +149,7 @@ def copied(folder: Path, number: int) -> list[tuple[bytes | None, bytes | None]]
 
 
 def strike(query: KilledQuery, victim: str, rng: random.Random) -> bool:
-    """Kill somebody; False if nobody was there."""
+    """Kill the victim; False if there was no such process."""
     if victim == "driver":
         query.kill_driver()
         return True

@@ -1,5 +1,5 @@
-"""What ``logstore-jvm`` takes over from Spark, and tells it: filters, counts,
-statistics, partitioning, metrics, triggers."""
+"""Optimizations of ``logstore-jvm`` for Spark: filters, counts, statistics,
+partitioning, metrics, triggers."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def bucketing(spark: Any) -> Iterator[None]:
 def test_grouping_by_partition_needs_no_exchange_if_each_has_a_task(
     spark: Any, path: str, bucketing: None
 ) -> None:
-    """If one task reads several, or several one, nothing is promised."""
+    """If one task reads several, or several read one, the exchange stays."""
     counts = []
     for tasks, is_grouped in (("3", True), ("1", False), ("9", False)):
         frame = frame_of(spark, path, minPartitions=tasks)
@@ -239,7 +239,8 @@ def test_lag_of_a_batch_is_in_sparks_page(
 def test_trigger_once_takes_one_batch_with_everything(
     spark: Any, path: str, tmp_path: Path
 ) -> None:
-    """Limits do not apply to it, as with Spark's own sources; the next run goes on."""
+    """Limits do not apply to it, as with Spark's own sources; the next run
+    continues."""
     assert [p["numInputRows"] for p in streamed(spark, path, tmp_path, once=True)] == [
         300
     ]
@@ -249,7 +250,7 @@ def test_trigger_once_takes_one_batch_with_everything(
 def test_limit_of_bytes_and_a_minimum_with_a_delay_are_kept(
     spark: Any, tmp_path: Path, make_topic: Callable[..., logstore.Topic]
 ) -> None:
-    """In every version of Spark, as in the Python source from 4.2 on."""
+    """This holds in every version of Spark, as in the Python source from 4.2 on."""
     partition = make_topic("c", count=100)[0]
     size = sum(segment.size_bytes for segment in partition.segments)
     query = (
@@ -288,7 +289,8 @@ def test_auto_falls_back_with_exactly_one_warning(
     found: str | None,
     advice: str,
 ) -> None:
-    """For batch queries and streams together; `jvm` is an error, `python` is silent."""
+    """Batch queries and streams share the warning; `jvm` is an error, `python` is
+    silent."""
     from pyspark_logstore import early_checks
     from pyspark_logstore.jvm import session
 

@@ -1,4 +1,4 @@
-"""A query that failed in the middle of a batch goes on with the other reader."""
+"""A query that failed in the middle of a batch continues with the other reader."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_batch_that_failed_is_done_again_by_either_reader(
     first: str,
     second: str,
 ) -> None:
-    """With the same offsets, although the log has grown; every record once."""
+    """The offsets are the same, although the log has grown; every record comes once."""
     if logstore.spark.jar_path() is None:
         pytest.skip("the reader in Java is not built here: no JDK, or no Spark")
     topic = make_topic(partitions=2, count=100)
@@ -70,7 +70,7 @@ def test_batch_that_failed_is_done_again_by_either_reader(
     run(spark, second, path, tmp_path)
     # Before Spark 4.2, a run of the Python source does only the batch that failed.
     run(spark, second, path, tmp_path)
-    # The rest of the line is when the batch was planned.
+    # The rest of the line is the time at which the batch was planned.
     assert offsets.read_text().splitlines()[2:] == planned.splitlines()[2:]
     rows = spark.read.parquet(str(tmp_path / "out")).select("partition", "offset")
     expected = [(p, offset) for p in range(2) for offset in range(200)]

@@ -1,7 +1,8 @@
-"""The format ``logstore-jvm`` beside a writer that appends, rolls, publishes, deletes,
-cuts, stops anywhere and is killed: what it delivers is what the log had at one moment.
+"""The format ``logstore-jvm`` during the work of a writer that appends, rolls,
+publishes, deletes, cuts, stops anywhere and is killed: rows are a view of the log at
+one moment.
 
-``LOGSTORE_SPARK_SECONDS`` says for how long, ``LOGSTORE_SPARK_SEED`` in which manner.
+``LOGSTORE_SPARK_SECONDS`` is the duration, ``LOGSTORE_SPARK_SEED`` the seed.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1200)]
 JVM, PYTHON = "logstore-jvm", "logstore"
 SECONDS = int(os.environ.get("LOGSTORE_SPARK_SECONDS", "120" if IS_ALL else "5"))
 SEED = int(os.environ.get("LOGSTORE_SPARK_SEED", "1"))
-# What Spark says if the machine was too busy to start a process of Python's in time.
+# The error of Spark if the machine was too busy to start a Python process in time.
 NO_WORKER = "Python worker failed to connect back"
 Rows = list[list[tuple[int, bytes]]]
 
@@ -59,7 +60,7 @@ def by_partition(rows: Any) -> Rows:
 
 
 def look(spark: Any, name: str, path: Path, options: dict[str, str]) -> Rows | str:
-    """What a batch query delivers, or its error."""
+    """Rows of a batch query, or its error."""
     reader = spark.read.format(name).option("subscribe", "orders").options(**options)
     try:
         frame = reader.load(str(path)).select("partition", "offset", "value")
@@ -69,7 +70,7 @@ def look(spark: Any, name: str, path: Path, options: dict[str, str]) -> Rows | s
 
 
 def kind_of(outcome: Rows | str) -> str:
-    """Which error it is; "": none."""
+    """The class of the error; "": none."""
     if not isinstance(outcome, str):
         return ""
     kinds = ("DataLossError", "OffsetOutOfRangeError", "ConfigError")
@@ -77,7 +78,7 @@ def kind_of(outcome: Rows | str) -> str:
 
 
 def is_changed(before: list[Account], after: list[Account]) -> bool:
-    """Whether something may have gone from the log in between."""
+    """Whether records may have been removed from the log in between."""
     return any(
         (a.cuts, a.pending, a.start_max) != (b.cuts, b.pending, b.start_max)
         or a.start != a.start_max
@@ -89,8 +90,8 @@ def is_changed(before: list[Account], after: list[Account]) -> bool:
 def check_rows(
     rows: Rows, before: list[Account], after: list[Account], *, is_whole: bool
 ) -> None:
-    """Each record is what it must be; without gaps, and as far as the log then was, if
-    nothing has gone from it meanwhile."""
+    """Check that each record has its expected value; without gaps, and up to the end of
+    the log at the time, if nothing was removed from it meanwhile."""
     for number, (found, then, now) in enumerate(zip(rows, before, after, strict=True)):
         assert now.wrong(number, found) == ""
         if is_whole:
@@ -116,8 +117,9 @@ def again(rows: Rows) -> dict[str, str]:
 def test_batches_beside_a_writer_are_what_the_log_was(
     spark: Any, tmp_path: Path, beside: RestlessWriter
 ) -> None:
-    """While it runs: one view, and then the same from Python for the same offsets. When
-    it is stopped or dead, in the middle of anything: the same as from Python."""
+    """While it runs, Java returns one view, and Python then the same rows for the same
+    offsets. After it was stopped or killed, in the middle of anything, both return the
+    same."""
     path, journal = tmp_path / "data", tmp_path / "journal"
     rng = random.Random(SEED)
     done: Counter[str] = Counter()
@@ -183,9 +185,9 @@ def test_batches_beside_a_writer_are_what_the_log_was(
 def test_stream_beside_a_writer_delivers_each_record_once(
     spark: Any, tmp_path: Path, beside: RestlessWriter
 ) -> None:
-    """A query is stopped now and then and goes on, with the other reader at times. It
-    fails if records are gone, and then another one begins. What a query has delivered
-    is one view of the log, and each record is in it once."""
+    """A query is stopped at times and continues, with the other reader at times. It
+    fails if records are gone, and then another one begins. The rows of a query are one
+    view of the log, and each record is in it once."""
     path, journal = tmp_path / "data", tmp_path / "journal"
     rng = random.Random(SEED)
     done: Counter[str] = Counter()
@@ -220,7 +222,7 @@ def test_stream_beside_a_writer_delivers_each_record_once(
                 is_over = True
         done["lives"] += 1
         if (folder / "out" / "_spark_metadata").exists():
-            # Of no rows there is no file, and so no schema.
+            # Without rows there is no file, and so no schema.
             reader = spark.read.schema("partition int, offset bigint, value binary")
             rows = by_partition(reader.parquet(str(folder / "out")).collect())
             check_stream(rows, account_of(journal))
@@ -233,7 +235,7 @@ def test_stream_beside_a_writer_delivers_each_record_once(
 
 
 def commits(folder: Path) -> int:
-    """How many batches are complete."""
+    """The number of complete batches."""
     return len(list((folder / "checkpoint" / "commits").glob("[0-9]*")))
 
 

@@ -33,7 +33,7 @@ def values(path: Path, topic: str = "orders") -> list[list[bytes | None]]:
 
 
 def test_frame_is_written_in_order(spark: Any, tmp_path: Path) -> None:
-    """To a store and a topic that were not there."""
+    """The store and the topic did not exist."""
     frame = spark.range(25_000, numPartitions=2).selectExpr(
         "CAST(id AS string) AS value"
     )
@@ -84,9 +84,9 @@ def test_every_column_is_stored_and_read_back(
 def test_keys_hash_as_in_append(
     spark: Any, tmp_path: Path, magic: str, codec: str
 ) -> None:
-    """In messages and in batches, plain and compressed: each record is in the partition
-    that `Topic.append` chooses for its key, in the order of the rows; and `verify` has
-    nothing to say."""
+    """Messages and batches, plain and compressed: each record is in the partition that
+    `Topic.append` chooses for its key, in the order of the rows; and `verify` finds no
+    problem."""
     path = tmp_path / "data"
     frame = spark.range(3000, numPartitions=2).selectExpr(
         "concat('key-', id % 100) AS key", "CAST(id AS string) AS value"
@@ -106,7 +106,7 @@ def test_keys_hash_as_in_append(
 
 
 def test_messages_reach_the_user(spark: Any, tmp_path: Path) -> None:
-    """Of the planner, of tasks, and of Spark's modes."""
+    """Messages of the planner, of tasks, and about Spark's modes."""
     frame = spark.range(10).selectExpr("CAST(id AS string) AS value")
     path = tmp_path / "data"
     with pytest.raises(Exception, match="did you mean topic"):
@@ -135,7 +135,7 @@ def test_messages_reach_the_user(spark: Any, tmp_path: Path) -> None:
 def test_part_of_the_tasks_fails_and_nothing_is_written(
     spark: Any, tmp_path: Path
 ) -> None:
-    """All rows, or none; and no file is left behind."""
+    """Either all rows are written, or none; and no file is left."""
     path = tmp_path / "data"
     frame = spark.range(40_000, numPartitions=4).selectExpr(
         "IF(id = 39999, raise_error('broken'), CAST(id AS string)) AS value"
@@ -177,8 +177,8 @@ print(polls, sorted(totals))
 
 
 def test_no_reader_sees_a_part(spark: Any, tmp_path: Path) -> None:
-    """Another process, which looks at all partitions again and again, always finds
-    whole batches."""
+    """Another process, which reads all partitions again and again, always finds whole
+    batches."""
     path = tmp_path / "data"
     rows = 30_000
     frame = spark.range(rows, numPartitions=2).selectExpr(

@@ -1,13 +1,13 @@
 """A query is killed again and again: the driver with Java, or Python's workers, at
 random and in the middle of a publication; or the service that has the store open, to
-which the query hands in; besides, tasks fail when they have staged their rows. Every
+which the query hands in; besides, tasks fail after they have staged their rows. Every
 row is there once, in order.
 
-``LOGSTORE_SPARK_KILLS`` says how often (4), ``LOGSTORE_SPARK_SEED`` in which manner.
+``LOGSTORE_SPARK_KILLS`` is the number of kills (4), ``LOGSTORE_SPARK_SEED`` their seed.
 
-The query is a program of its own, this file: ``python <this file> <folder>``.
-It starts the query anew where it has failed, and ends where the folder has a file
-``stop``. Its rows are the numbers from 0 on, `ROWS` of them in each batch.
+The query is a separate program, this file: ``python <this file> <folder>``. It restarts
+the query after a failure, and ends when the folder has a file ``stop``. Its rows are
+the numbers from 0 on, `ROWS` of them in each batch.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from support.killed_query import KilledQuery, kill, run_until_stopped
 from support.store_owner import StoreOwner
 
 ROWS = 1000
-# Even: the rows of a key are all of one task, of which there are two.
+# Even: the rows of a key all belong to one of the two tasks.
 KEYS = 14
 PARTITIONS = 3
 WAIT_S = 180
@@ -44,7 +44,7 @@ VICTIMS_WITH_OWNER = (*VICTIMS, "owner", "owner in a publication")
 
 
 def failing_source() -> Any:
-    """The sink, in which every third task fails at first, with its rows staged."""
+    """The sink, in which every third task fails once, with its rows staged."""
     from pyspark import TaskContext
 
     from pyspark_logstore.source import DefaultSource
@@ -74,7 +74,7 @@ def failing_source() -> Any:
 
 
 def drive(folder: Path) -> None:
-    """Run the query until it is told to stop."""
+    """Run the query until it is stopped."""
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.master("local[2,3]")
@@ -109,7 +109,7 @@ def drive(folder: Path) -> None:
 
 
 def ends(path: Path) -> list[int]:
-    """Where the partitions end, at one moment; nothing where there is no topic yet."""
+    """The ends of the partitions, at one moment; empty if there is no topic yet."""
     try:
         with logstore.open(path, read_only=True) as store:
             partitions = list(store.topic("numbers"))
@@ -131,8 +131,8 @@ def ends(path: Path) -> list[int]:
 def test_query_that_is_killed_writes_every_row_once(
     victims: tuple[str, ...], java_home: str, tmp_path: Path
 ) -> None:
-    """Every row once, in order within a key; in between, nobody sees half a batch. With
-    a service that has the store, and without one."""
+    """Every row is there once, in order within a key; in between, half a batch is never
+    visible. With a service that has the store, and without one."""
     kills = int(os.environ.get("LOGSTORE_SPARK_KILLS", "4"))
     rng = random.Random(int(os.environ.get("LOGSTORE_SPARK_SEED", "1")))
     if java_home:
@@ -144,7 +144,7 @@ def test_query_that_is_killed_writes_every_row_once(
         query = KilledQuery(Path(__file__), tmp_path, log)
         try:
             while sum(done.values()) < kills:
-                # A query goes on without it, too.
+                # A query continues without it, too.
                 if victims is VICTIMS_WITH_OWNER and rng.random() < 0.8:
                     owner.start()
                 go_on(query, out)
@@ -163,7 +163,7 @@ def test_query_that_is_killed_writes_every_row_once(
 
 
 def go_on(query: KilledQuery, out: Path) -> None:
-    """Wait until two more batches have come, whole ones."""
+    """Wait until two more whole batches have arrived."""
     before = sum(ends(out))
     deadline = time.monotonic() + WAIT_S
     while (total := sum(ends(out))) < before + 2 * ROWS:
@@ -175,7 +175,7 @@ def go_on(query: KilledQuery, out: Path) -> None:
 
 
 def journal(out: Path) -> tuple[int, int]:
-    """What changes while something is published."""
+    """The state of the journal, which changes during a publication."""
     try:
         info = (out / PUBLICATION).stat()
     except FileNotFoundError:
@@ -186,7 +186,7 @@ def journal(out: Path) -> tuple[int, int]:
 def strike(
     query: KilledQuery, owner: StoreOwner, victim: str, out: Path, rng: random.Random
 ) -> bool:
-    """Kill somebody; False where the moment for it did not come."""
+    """Kill the victim; False if the moment for it did not come."""
     if victim.endswith("publication"):
         deadline, before = time.monotonic() + 10, journal(out)
         while journal(out) == before:
@@ -208,7 +208,8 @@ def strike(
 
 
 def check(out: Path) -> int:
-    """Every number once, in order within a key; how many there are."""
+    """Check that every number is there once, in order within a key; returns their
+    count."""
     numbers = []
     with logstore.open(out, read_only=True) as store:
         topic = store.topic("numbers")

@@ -30,7 +30,7 @@ def run(
     mode: str = "append",
     **options: str,
 ) -> Any:
-    """Run a query to the end of what there is."""
+    """Run a query to the end of the available records."""
     given = {"topic": "copy", "checkpointLocation": str(folder / "checkpoint")}
     query = (
         frame.writeStream.format(sink)
@@ -71,7 +71,8 @@ def staged_files(folder: Path) -> list[str]:
 
 
 def forget_last_commit(folder: Path) -> None:
-    """As after a crash: the sink has the last batch, and Spark does not know."""
+    """Restore the state of a crash: the sink has the last batch, and Spark does not
+    know."""
     commits = folder / "checkpoint" / "commits"
     numbers = [int(p.name) for p in commits.iterdir() if p.name.isdigit()]
     last = commits / str(max(numbers))
@@ -80,8 +81,8 @@ def forget_last_commit(folder: Path) -> None:
 
 
 def faulty_source(folder: Path, *, rows: bool = False) -> Any:
-    """The sink, which fails once where there is a file that tells it to. Made in a
-    function, so that Spark's workers get it by value."""
+    """The sink, which fails once if a file requests it. Made in a function, so that
+    Spark's workers get it by value."""
     from pyspark_logstore.source import DefaultSource
     from pyspark_logstore.write.options import parse_sink
     from pyspark_logstore.write.writer import StreamRowWriter, StreamWriter
@@ -121,8 +122,8 @@ def faulty_source(folder: Path, *, rows: bool = False) -> Any:
 def test_query_writes_every_record_once(
     spark: Any, make_topic: MakeTopic, writer: logstore.Store, tmp_path: Path
 ) -> None:
-    """Run after run on one checkpoint, also after one that did not get to say that it
-    was done."""
+    """There are several runs on one checkpoint, also after one that could not report
+    its end."""
     topic = make_topic(count=50)
     frame = source(spark, writer.path)
     run(frame, tmp_path)
@@ -143,8 +144,8 @@ def test_query_writes_every_record_once(
 def test_query_that_fails_goes_on_without_loss_or_repetition(
     spark: Any, make_topic: MakeTopic, writer: logstore.Store, tmp_path: Path, when: str
 ) -> None:
-    """A task that has staged its rows; a commit before it publishes, and after it did,
-    when Spark calls abort with what is in the logs already."""
+    """A task fails after it has staged its rows; a commit fails before it publishes,
+    and after it did, when Spark calls abort for rows that are in the logs already."""
     topic = make_topic(count=50)
     spark.dataSource.register(faulty_source(tmp_path))
     frame = source(spark, writer.path)
@@ -155,7 +156,7 @@ def test_query_that_fails_goes_on_without_loss_or_repetition(
     assert copied(tmp_path) == all_of(topic)[:published]
     topic[0].append(b"last")
     run(frame, tmp_path, "faulty")
-    if VERSION < (4, 2):  # which does the last batch again, and leaves the rest
+    if VERSION < (4, 2):  # which repeats the last batch, and leaves the rest
         run(frame, tmp_path, "faulty")
     assert copied(tmp_path) == all_of(topic)
     assert staged_files(tmp_path) == []
@@ -165,7 +166,7 @@ def test_query_that_fails_goes_on_without_loss_or_repetition(
 def test_rows_without_arrow_are_written_too(
     spark: Any, make_topic: MakeTopic, writer: logstore.Store, tmp_path: Path
 ) -> None:
-    """What Spark 4.0 has for streams: the same records, with headers and times."""
+    """Spark 4.0 has rows for streams: the same records, with headers and times."""
     make_topic(count=30)
     spark.dataSource.register(faulty_source(tmp_path, rows=True))
     frame = source(spark, writer.path).selectExpr(
@@ -187,7 +188,7 @@ def test_rows_without_arrow_are_written_too(
 def test_batches_without_rows_are_no_trouble(
     spark: Any, make_topic: MakeTopic, writer: logstore.Store, tmp_path: Path
 ) -> None:
-    """All rows filtered out; the next batch is written."""
+    """All rows are filtered out; the next batch is written."""
     topic = make_topic(count=10)
     frame = source(spark, writer.path).where("CAST(value AS string) = 'wanted'")
     run(frame, tmp_path)
@@ -200,7 +201,7 @@ def test_what_would_break_the_promise_is_refused(
     spark: Any, make_topic: MakeTopic, writer: logstore.Store, tmp_path: Path
 ) -> None:
     """Complete output, update output and asynchronous progress (which Spark may refuse
-    itself): before a row is written."""
+    itself) are refused before a row is written."""
     make_topic(count=10)
     frame = source(spark, writer.path)
     with pytest.raises(Exception, match="the sink cannot overwrite"):
@@ -216,8 +217,8 @@ def test_what_would_break_the_promise_is_refused(
 def test_query_beside_a_service_fails_and_can_be_started_again(
     spark: Any, make_topic: MakeTopic, writer: logstore.Store, tmp_path: Path
 ) -> None:
-    """Somebody holds the target open for writing: the error says who; after that the
-    query goes on with the same batch."""
+    """A service has the target open for writing: the error names its process; after
+    that the query continues with the same batch."""
     topic = make_topic(count=20)
     frame = source(spark, writer.path)
     run(frame, tmp_path)
@@ -234,8 +235,8 @@ def test_query_beside_a_service_fails_and_can_be_started_again(
 def test_checkpoint_that_was_set_back_is_an_error(
     spark: Any, make_topic: MakeTopic, writer: logstore.Store, tmp_path: Path
 ) -> None:
-    """Spark would write other rows under a number that was used; the option leaves
-    those batches out."""
+    """Spark would write other rows under a used number; the option leaves those batches
+    out."""
     topic = make_topic(count=5)
     frame = source(spark, writer.path)
     for _ in range(2):
@@ -257,7 +258,7 @@ def test_checkpoint_that_was_set_back_is_an_error(
 def test_query_on_a_copy_of_the_checkpoint_loses_nothing_in_silence(
     spark: Any, make_topic: MakeTopic, writer: logstore.Store, tmp_path: Path
 ) -> None:
-    """Started again on its checkpoint, it goes on; one on a copy fails where its batch
+    """Started again on its checkpoint, it continues; one on a copy fails if its batch
     is not the one that was published."""
     topic = make_topic(count=10)
     frame = source(spark, writer.path)
@@ -267,7 +268,7 @@ def test_query_on_a_copy_of_the_checkpoint_loses_nothing_in_silence(
     topic[0].append_many([b"first"] * 5)
     run(frame, tmp_path)
     forget_last_commit(tmp_path)
-    run(frame, tmp_path)  # the same batch, by a run that comes behind
+    run(frame, tmp_path)  # the same batch, by a later run
     topic[0].append(b"second")
     with pytest.raises(Exception, match="on a copy of this checkpoint"):
         run(frame, tmp_path, checkpointLocation=copy)
@@ -277,7 +278,7 @@ def test_query_on_a_copy_of_the_checkpoint_loses_nothing_in_silence(
         query = json.loads((tmp_path / "checkpoint" / "metadata").read_text())["id"]
         last = store.last_publication(f"spark-query:{query}")
     assert last is not None
-    assert len(set(json.loads(last.note)["runs"])) >= 3  # Spark tells which runs
+    assert len(set(json.loads(last.note)["runs"])) >= 3  # Spark passes the ids of runs
 
 
 @pytest.mark.skipif(VERSION < (4, 2), reason="no start of a batch before Spark 4.2")

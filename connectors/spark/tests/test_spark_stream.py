@@ -32,7 +32,8 @@ def stream(spark: Any, path: str, **options: str) -> Any:
 
 
 def run(frame: Any, folder: Path) -> Any:
-    """Run a query to the end of what there is; its output and checkpoint stay."""
+    """Run a query to the end of the available records; its output and checkpoint
+    stay."""
     query = (
         frame.writeStream.format("parquet")
         .option("checkpointLocation", str(folder / "checkpoint"))
@@ -61,7 +62,7 @@ def all_of(topic: logstore.Topic) -> list[tuple[int, int]]:
 
 
 def wait_for(condition: Callable[[], bool], query: Any) -> None:
-    """Until it holds; a failed query is raised."""
+    """Wait until a condition holds; raise the error of a failed query."""
     deadline = time.monotonic() + WAIT_S
     while not condition():
         if query.exception() is not None:
@@ -73,8 +74,8 @@ def wait_for(condition: Callable[[], bool], query: Any) -> None:
 def test_query_goes_on_where_it_stopped(
     spark: Any, make_topic: MakeTopic, writer: logstore.Store, tmp_path: Path
 ) -> None:
-    """Run after run on one checkpoint, also after one that did not get to say that it
-    was done: every record once."""
+    """There are several runs on one checkpoint, also after one that could not report
+    its end: every record comes once."""
     topic = make_topic(partitions=2, count=50)
     frame = stream(spark, writer.path)
     run(frame, tmp_path)
@@ -84,7 +85,7 @@ def test_query_goes_on_where_it_stopped(
     topic[2].append(b"value")
     run(frame, tmp_path)
     assert output(spark, tmp_path) == all_of(topic)
-    # As after a crash: the last batch was written, and its commit was not.
+    # The state of a crash: the last batch was written, and its commit was not.
     commits = tmp_path / "checkpoint" / "commits"
     last = max(
         (p for p in commits.iterdir() if p.name.isdigit()), key=lambda p: int(p.name)
@@ -93,7 +94,7 @@ def test_query_goes_on_where_it_stopped(
     commits.joinpath(f".{last.name}.crc").unlink(missing_ok=True)
     topic[0].append(b"value")
     run(frame, tmp_path)
-    if VERSION < (4, 2):  # which does the last batch again, and leaves the rest
+    if VERSION < (4, 2):  # which repeats the last batch, and leaves the rest
         run(frame, tmp_path)
     assert output(spark, tmp_path) == all_of(topic)
 
@@ -102,7 +103,7 @@ def test_query_goes_on_where_it_stopped(
 def test_limit_makes_several_batches(
     spark: Any, make_topic: MakeTopic, writer: logstore.Store, tmp_path: Path
 ) -> None:
-    """Of that size at the most, with the lag in the progress."""
+    """Batches have at most that size, with the lag in the progress."""
     topic = make_topic(partitions=2, count=50)
     query = run(stream(spark, writer.path, maxOffsetsPerTrigger="40"), tmp_path)
     progress = [p for p in query.recentProgress if p["numInputRows"]]
@@ -116,7 +117,7 @@ def test_limit_makes_several_batches(
 def test_running_query_sees_what_is_appended(
     spark: Any, make_topic: MakeTopic, writer: logstore.Store, tmp_path: Path
 ) -> None:
-    """New records, and new partitions, while it runs; the listener tells the lag."""
+    """New records, and new partitions, while it runs; the listener reports the lag."""
     topic = make_topic(count=10)
     lags: list[Any] = []
     listener = LagListener(lags.append)
@@ -147,7 +148,8 @@ def test_running_query_sees_what_is_appended(
 def test_retention_overtakes_a_query(
     spark: Any, make_topic: MakeTopic, writer: logstore.Store, tmp_path: Path
 ) -> None:
-    """It fails and says what is gone; with failOnDataLoss=false it goes on behind."""
+    """It fails and names the deleted offsets; with failOnDataLoss=false it continues
+    after them."""
     partition = make_topic(count=100)[0]
     run(stream(spark, writer.path), tmp_path)
     partition.append_many([b"value"] * 100)
@@ -162,7 +164,8 @@ def test_retention_overtakes_a_query(
 def test_stream_starts_at_a_time_with_a_zone(
     spark: Any, make_topic: MakeTopic, writer: logstore.Store, tmp_path: Path
 ) -> None:
-    """From the first record at or after it; `load()` refuses a text without a zone."""
+    """It starts with the first record at or after it; `load()` refuses a text without a
+    zone."""
     make_topic(count=50)
     start = {"startingTimestamp": "2023-11-14T23:13:20.030+01:00"}
     run(stream(spark, writer.path, **start), tmp_path)
@@ -172,6 +175,6 @@ def test_stream_starts_at_a_time_with_a_zone(
 
 
 def test_wrong_option_is_an_error_of_load(spark: Any, tmp_path: Path) -> None:
-    """With its name, and what is allowed; there is no query then."""
+    """The error has its name, and the allowed ones; there is no query then."""
     with pytest.raises(Exception, match="did you mean maxOffsetsPerTrigger"):
         stream(spark, str(tmp_path), maxOffsetsPerTriger="5")

@@ -1,4 +1,4 @@
-"""Programs that spark-submit starts: its Java machine runs before the program does."""
+"""Programs started by spark-submit: its Java machine runs before the program does."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ for setting in sys.argv[2:]:
     builder = builder.config(*setting.split("=", 1))
 """
 
-# The rows that both readers and the option find, or the error; whether a class loader
-# of the driver has what is in the user's jar; the jars that executors fetch.
+# The rows found by both readers and the option, or the error; whether a class loader of
+# the driver finds the user's jar; the jars that executors fetch.
 TRY = """
 SOCKETS = "spark.python.unix.domain.socket.enabled"
 
@@ -95,7 +95,8 @@ def user_jar(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def run(java_home: str, tmp_path: Path) -> Callable[..., Any]:
-    """Run a program to its end with spark-submit, or without; what it printed last."""
+    """Run a program to its end with spark-submit, or without; returns its last
+    output."""
     home = Path(pyspark.__file__).parent
     conf = tmp_path / "conf"
     conf.mkdir()
@@ -152,7 +153,7 @@ def topic(make_topic: Callable[..., logstore.Topic]) -> logstore.Topic:
 
 
 def both_readers(result: Any) -> bool:
-    """Whether each way to ask for a reader gives it, without a warning, and its jar is
+    """Whether each way to choose a reader gives it, without a warning, and its jar is
     in the session once."""
     assert result["logstore"] == [10, False]
     for way in ("logstore-jvm", "auto", "again", "jvm"):
@@ -176,7 +177,7 @@ def test_jars_of_the_user_stay_beside_ours(
     user_jar: Path,
     tmp_path: Path,
 ) -> None:
-    """However they are given."""
+    """They may be given in any way."""
     options: tuple[object, ...] = ()
     settings: list[str] = []
     environment = {}
@@ -184,7 +185,7 @@ def test_jars_of_the_user_stay_beside_ours(
     if given == "--jars":
         options = ("--jars", user_jar, "--conf", f"{sockets}=false")
     elif given == "--packages":
-        # Where Maven has it on this machine: nothing is downloaded.
+        # Maven's repository on this machine: nothing is downloaded.
         folder = tmp_path / "home/.m2/repository/org/example/of-the-user/1.0"
         folder.mkdir(parents=True)
         shutil.copy(user_jar, folder)
@@ -203,9 +204,9 @@ def test_jars_of_the_user_stay_beside_ours(
     result = run(program, writer.path, *settings, options=options, **environment)
     assert both_readers(result)
     assert result["user's"]
-    # A setting of the builder comes too late for the driver, whoever makes it.
+    # A setting of the builder comes too late for the driver in any case.
     assert result["driver"] == (given != "builder")
-    # So does this setting, which has a default here from Spark 4.1 on.
+    # The same applies to this setting, which has a default here from Spark 4.1 on.
     if given == "--jars":
         assert result["sockets"] == "false"
     elif program is DEFAULTS and VERSION >= (4, 1):
@@ -257,7 +258,7 @@ def test_every_thread_and_session_finds_the_reader(
     run: Callable[..., Any], topic: logstore.Topic, writer: logstore.Store
 ) -> None:
     """Each thread of Python has one in Java; and a session after the first one has a
-    context of its own."""
+    separate context."""
     assert run(THREADS, writer.path)["counts"] == [10] * 5
 
 
@@ -286,7 +287,7 @@ def test_python_of_the_program_is_used_where_none_is_named(
 
 @pytest.fixture
 def without_jar(tmp_path: Path) -> Path:
-    """A directory with the connector as it is installed without a JDK."""
+    """A directory with the connector in the state of an installation without a JDK."""
     folder = tmp_path / "site"
     for package in ("pyspark_logstore", "pyspark_logstore_jvm"):
         ignored = shutil.ignore_patterns("*.jar", "__pycache__")
@@ -313,7 +314,7 @@ def test_name_without_a_jar_says_how_to_build_it(
     writer: logstore.Store,
     without_jar: Path,
 ) -> None:
-    """`auto` falls back with one warning; whoever insists gets the reason."""
+    """`auto` falls back with one warning; an explicit choice gets the reason."""
     make_topic(count=10)
     result = run(program, writer.path, PYTHONPATH=str(without_jar))
     assert result["logstore"] == result["auto"] == result["again"] == [10, False]
@@ -330,8 +331,8 @@ def test_name_without_a_jar_says_how_to_build_it(
 def test_name_without_a_registration_says_how_to_get_the_jar(
     run: Callable[..., Any], topic: logstore.Topic, writer: logstore.Store
 ) -> None:
-    """The jar is there; this session does not have it. Given to spark-submit, nothing
-    else is needed."""
+    """The jar exists, but this session does not have it. If it is given to
+    spark-submit, nothing else is needed."""
     import logstore.spark
 
     result = run(BARE, writer.path)

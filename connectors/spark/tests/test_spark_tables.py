@@ -1,7 +1,7 @@
 """The commands of docs/spark-tables.md, with the packages of Delta and Iceberg.
 
-They need a Spark for which there are such packages, which may be another one than that
-of the other tests: it is installed beside it.
+They need a Spark with such packages, which may differ from the Spark of the other
+tests: it is installed separately.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def commands(action: str) -> dict[str, str]:
 
 
 def test_page_shows_the_program_that_is_tested() -> None:
-    """Call for call: what is on the page is what runs."""
+    """The page has the calls of the program."""
     program = PROGRAM.read_text(encoding="utf-8")
     (columns,) = re.findall(r'^COLUMNS = "(.*)"$', program, re.MULTILINE)
     listed = ", ".join(f'"{name}"' for name in columns.split(", "))
@@ -73,7 +73,7 @@ def test_page_shows_the_program_that_is_tested() -> None:
 
 
 def test_commands_have_the_packages_of_the_table() -> None:
-    """Those for the Spark that the tests use."""
+    """The packages belong to the Spark of the tests."""
     minor = SPARK.rpartition(".")[0]
     (row,) = re.findall(rf"^\| {re.escape(minor)} \| (.*) \|$", PAGE, re.MULTILINE)
     packages = dict(zip(("delta", "iceberg"), re.findall(r"`(.*?)`", row), strict=True))
@@ -101,7 +101,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def skip_without_packages(printed: str) -> None:
-    """Skip where spark-submit cannot fetch them."""
+    """Skip if spark-submit cannot fetch them."""
     if "unresolved dependenc" in printed:
         pytest.skip(f"packages cannot be fetched: {printed[-1500:]}")
 
@@ -133,8 +133,8 @@ class Recipe:
             self._environment["JAVA_HOME"] = home
 
     def start(self, action: str) -> subprocess.Popen[str]:
-        """Start an action: as on the page, in small batches; for ``merge`` into Iceberg
-        and ``check``, what the page says of it."""
+        """Start an action: as on the page, in small batches; ``merge`` into Iceberg and
+        ``check`` are derived from its commands."""
         command = commands(action).get(self._format)
         if command is None:
             there = commands("stream")[self._format].rstrip()
@@ -158,7 +158,7 @@ class Recipe:
         )
 
     def run(self, action: str) -> str:
-        """Run an action to its end; what it prints."""
+        """Run an action to its end; returns its output."""
         process = self.start(action)
         printed, _ = process.communicate(timeout=WAIT_S)
         skip_without_packages(printed)
@@ -187,13 +187,14 @@ class Recipe:
         assert process.returncode != 0, "it ended before it was killed"
 
     def check(self) -> tuple[int, int]:
-        """How many rows the table has, and of how many records."""
+        """The number of rows in the table, and of their distinct records."""
         found = re.search(r": (\d+) rows of (\d+) records", self.run("check"))
         assert found
         return int(found[1]), int(found[2])
 
     def forget_last_batch(self) -> None:
-        """As if the driver had died between the commit of the table and Spark's own."""
+        """Restore the state of a driver that died between the commit of the table and
+        Spark's own."""
         (commits,) = self.folder.glob("checkpoints/*/commits")
         last = max(int(path.name) for path in commits.iterdir() if path.name.isdigit())
         commits.joinpath(str(last)).unlink()
@@ -208,7 +209,7 @@ class Recipe:
 def test_stream_that_is_killed_puts_each_record_into_the_table_once(
     format: str, environment: Path, java_home: str, tmp_path: Path
 ) -> None:
-    """Killed twice in the middle, and once behind a commit; a batch query adds the
+    """It is killed twice in the middle, and once after a commit; a batch query adds the
     rest, and nothing when it is repeated."""
     recipe = Recipe(tmp_path, environment, format, java_home)
     with logstore.open(tmp_path / "data") as store:

@@ -1,4 +1,4 @@
-"""The stores that tasks open: found where they are, told apart, shared, and closed."""
+"""The stores that tasks open: found, distinguished, shared, and closed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from support.spark_reading import MakeTopic, offsets_of, reader_of, rows_of
 def test_task_that_finds_no_store_says_so(
     make_topic: MakeTopic, writer: logstore.Store
 ) -> None:
-    """An executor where the path leads nowhere."""
+    """An executor has nothing at the path."""
     make_topic(count=10)
     reader = reader_of(writer.path)
     planned = reader.partitions()
@@ -40,7 +40,8 @@ def test_task_that_finds_no_store_says_so(
 def test_task_that_finds_another_store_says_so(
     make_topic: MakeTopic, writer: logstore.Store
 ) -> None:
-    """A copy, as another host may have at the same path: the numbers would fit."""
+    """It is a copy, as another host may have at the same path: the offsets would be
+    valid."""
     make_topic(count=10)
     reader = reader_of(writer.path)
     planned = reader.partitions()
@@ -57,7 +58,7 @@ def test_task_that_finds_another_store_says_so(
 def test_another_store_with_the_same_inode_is_told_apart(
     kafka: bool, make_topic: MakeTopic, writer: logstore.Store, tmp_path: Path
 ) -> None:
-    """As on machines that were set up alike, each with a store of its own."""
+    """Machines that were set up alike may each have a separate store."""
     make_topic(count=10)
     other = tmp_path / "other"
     with logstore.open(other) as store:
@@ -78,7 +79,8 @@ def test_another_store_with_the_same_inode_is_told_apart(
 
 
 def test_name_that_comes_later_is_no_other_store(tmp_path: Path) -> None:
-    """The first change gives a store its name, and another writer's run keeps it."""
+    """The first change gives a store its name, and the run of another writer keeps
+    it."""
     path = tmp_path / "data"
     with logstore.open(path) as store:
         before = stores.identity_of(str(path), names=True)
@@ -107,7 +109,7 @@ def test_name_that_comes_later_is_no_other_store(tmp_path: Path) -> None:
     ],
 )
 def test_name_of_a_broker_directory(text: str, name: str, tmp_path: Path) -> None:
-    """The directory's own, or that of the broker."""
+    """The name is the directory's own, or the broker's."""
     (tmp_path / "meta.properties").write_text(text, encoding="latin-1", newline="")
     expected = (("meta.properties", name),) if name else ()
     found = stores.identity_of(str(tmp_path), names=True)
@@ -121,7 +123,7 @@ def test_name_of_a_broker_directory(text: str, name: str, tmp_path: Path) -> Non
     ids=["empty", "cut", "list", "deep", "other"],
 )
 def test_owner_file_that_is_none_gives_no_name(text: str, tmp_path: Path) -> None:
-    """And no error: opening the store complains about it."""
+    """There is no error: opening the store reports it."""
     (tmp_path / ".logstore-owner").write_text(text)
     found = stores.identity_of(str(tmp_path), names=True)
     assert found is not None
@@ -132,7 +134,7 @@ def test_owner_file_that_is_none_gives_no_name(text: str, tmp_path: Path) -> Non
 def test_no_file_in_place_of_an_owner_file_gives_no_name(
     make: Callable[[Path], None], tmp_path: Path
 ) -> None:
-    """Nobody waits for who might write to a pipe, and no descriptor stays open."""
+    """Opening a pipe does not block, and no descriptor stays open."""
     make(tmp_path / ".logstore-owner")
     before = os.listdir("/proc/self/fd")
     found = stores.identity_of(str(tmp_path), names=True)
@@ -144,7 +146,7 @@ def test_no_file_in_place_of_an_owner_file_gives_no_name(
 def test_path_that_a_task_may_not_look_at_says_so(
     make_topic: MakeTopic, writer: logstore.Store
 ) -> None:
-    """As where executors run as another user; here it leads in a circle."""
+    """Executors may run as another user; here it leads in a circle."""
     make_topic(count=10)
     reader = reader_of(writer.path)
     planned = reader.partitions()
@@ -158,7 +160,8 @@ def test_path_that_a_task_may_not_look_at_says_so(
 def test_relative_path_is_that_of_the_driver(
     make_topic: MakeTopic, writer: logstore.Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Tasks run elsewhere; what Spark sends them was made beside the driver."""
+    """Tasks run elsewhere; the objects that Spark sends them were made in the
+    driver."""
     make_topic(count=10)
     monkeypatch.chdir(Path(writer.path).parent)
     reader = reader_of("data")
@@ -201,7 +204,7 @@ def test_path_without_a_store_is_an_error(kind: str, tmp_path: Path) -> None:
 
 
 def test_stores_stay_open_and_the_oldest_is_closed(tmp_path: Path) -> None:
-    """The one that was not used for longest."""
+    """The one that was unused for longest is closed."""
     cache = StoreCache(capacity=2)
     paths = [str(tmp_path / name) for name in "abc"]
     for path in paths:
@@ -232,7 +235,7 @@ def test_store_that_was_replaced_is_opened_anew(tmp_path: Path) -> None:
 def test_lists_of_partitions_are_in_order(
     make_topic: MakeTopic, writer: logstore.Store
 ) -> None:
-    """By topic and number; those of no topic are left out."""
+    """The order is topic and number; partitions of missing topics are left out."""
     make_topic("b", partitions=11)
     make_topic("a")
     opened = stores.store_at(writer.path)

@@ -1,4 +1,4 @@
-"""The group commit: what fails, and what comes to an end, while tasks wait for it."""
+"""The group commit: failures, and closing, while tasks wait for it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def threads_of(path: Path) -> list[threading.Thread]:
 def test_failed_sync_fails_every_task_that_waits_for_it(
     tmp_path: Path, loop_kind: str
 ) -> None:
-    """Each with an error of its own; those of other partitions are served."""
+    """Each task gets a separate error; tasks of other partitions are served."""
 
     async def main() -> None:
         files = FaultyFiles()
@@ -134,7 +134,7 @@ def test_loop_that_is_closed_while_the_thread_works_loses_no_record(
 
 
 def test_close_waits_for_the_appends_that_have_begun(tmp_path: Path) -> None:
-    """And refuses those that begin later. The thread ends."""
+    """Appends that begin later are refused. The thread ends."""
 
     async def main() -> None:
         async with logstore.aio.open(tmp_path) as store:
@@ -233,7 +233,7 @@ def test_calls_that_need_no_sync_are_not_kept_waiting_for_one(tmp_path: Path) ->
 def test_interrupt_leaves_each_append_in_the_log_or_not(
     tmp_path: Path, durable: bool
 ) -> None:
-    """A KeyboardInterrupt ends the program; what was acknowledged is there."""
+    """A KeyboardInterrupt ends the program; acknowledged records are in the log."""
     acknowledged: list[int] = []
 
     async def main() -> None:
@@ -261,7 +261,7 @@ def test_interrupt_leaves_each_append_in_the_log_or_not(
 
 @every_loop
 def test_two_loops_in_two_threads_share_a_store(tmp_path: Path, loop_kind: str) -> None:
-    """Each has objects of its own over the same blocking store."""
+    """Each has its own objects over the same blocking store."""
     count = 200
 
     async def work(blocking: logstore.Store, name: int) -> None:
@@ -292,7 +292,7 @@ def test_two_loops_in_two_threads_share_a_store(tmp_path: Path, loop_kind: str) 
 
 
 def test_error_of_a_call_reaches_its_own_task_only(tmp_path: Path) -> None:
-    """Whatever it is."""
+    """The error may be of any type."""
 
     async def main() -> None:
         async with new_partition(tmp_path) as p:

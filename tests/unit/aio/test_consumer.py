@@ -40,7 +40,8 @@ async def taken(one: logstore.aio.Consumer, count: int) -> list[bytes | None]:
 def test_records_are_delivered_once_and_commits_continue(
     path: Path, loop_kind: str
 ) -> None:
-    """By ``async for``, by `getone`, and by `getmany`; a second consumer continues."""
+    """Records come by ``async for``, by `getone`, and by `getmany`; a second consumer
+    continues."""
 
     async def main() -> None:
         seen: list[bytes | None] = []
@@ -70,7 +71,7 @@ def test_records_are_delivered_once_and_commits_continue(
 def test_cancelled_getone_and_getmany_lose_no_record(
     path: Path, loop_kind: str
 ) -> None:
-    """At any step; what was not delivered is not committed either."""
+    """A cancellation at any step; undelivered records are not committed either."""
 
     async def main() -> None:
         seen: list[bytes | None] = []
@@ -106,7 +107,7 @@ def test_cancelled_getone_and_getmany_lose_no_record(
 def test_other_calls_have_their_turn_while_a_task_waits_for_records(
     path: Path,
 ) -> None:
-    """And new records end the wait."""
+    """New records end the wait."""
 
     async def main() -> None:
         async with consumer(path, durable_only=False) as one:
@@ -166,7 +167,7 @@ def test_calls_are_those_of_the_blocking_consumer(path: Path) -> None:
 
 
 def test_every_method_of_the_blocking_consumer_has_its_twin() -> None:
-    """Under the same name, but for those of asyncio."""
+    """Names are the same, except for `getmany` and `stop`, which aiokafka has."""
     renamed = {"poll": "getmany", "close": "stop"}
     for name in vars(logstore.Consumer):
         if not name.startswith("_"):

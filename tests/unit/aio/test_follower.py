@@ -62,7 +62,7 @@ async def taken(follower: Any, count: int) -> list[bytes | None]:
 def test_follower_has_what_is_there_and_what_comes(
     tmp_path: Path, way: str, loop_kind: str
 ) -> None:
-    """By appends of this loop, of its thread, and of other threads."""
+    """Appends of this loop, of its thread, and of other threads."""
 
     async def main() -> None:
         async with followed(tmp_path, way) as (_, _, p, q):
@@ -133,7 +133,7 @@ def test_follower_under_a_time_limit_continues(tmp_path: Path) -> None:
 def test_follow_ends_after_its_limit_and_after_its_timeout(
     tmp_path: Path, way: str
 ) -> None:
-    """And then stays at its end; `start` is where it begins."""
+    """The follower then stays at its end; `start` is its first offset."""
 
     async def main() -> None:
         async with followed(tmp_path, way) as (_, _, p, q):
@@ -155,7 +155,7 @@ def test_follow_ends_after_its_limit_and_after_its_timeout(
 
 
 def test_wrong_arguments_are_refused_at_the_call(tmp_path: Path) -> None:
-    """Before the first record is asked for, and without an event loop."""
+    """The error comes before the first record is read, and without an event loop."""
     blocking = logstore.open(tmp_path)
     blocking.create_topic("orders")
     p = logstore.aio.Store(blocking).topic("orders")[0]
@@ -173,7 +173,7 @@ def test_wrong_arguments_are_refused_at_the_call(tmp_path: Path) -> None:
 
 
 def test_follower_that_need_not_wait_lets_other_tasks_run(tmp_path: Path) -> None:
-    """After each 256 records."""
+    """Other tasks run after each 256 records."""
 
     async def main() -> None:
         async with new_partition(tmp_path) as p:
@@ -198,7 +198,7 @@ def test_follower_that_need_not_wait_lets_other_tasks_run(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("way", READ_WAYS)
 def test_durable_only_waits_for_the_sync(tmp_path: Path, way: str) -> None:
-    """A record is delivered when it is durable, and not before."""
+    """A record is delivered once it is durable, and not before."""
 
     async def main() -> None:
         topic = logstore.TopicConfig(flush_ms=3_600_000)
@@ -242,7 +242,7 @@ def test_closing_the_store_ends_its_followers(
 
 @pytest.mark.parametrize("way", READ_WAYS)
 def test_deleting_the_topic_ends_its_followers(tmp_path: Path, way: str) -> None:
-    """After the records that were there."""
+    """The error comes after the existing records."""
 
     async def main() -> None:
         async with followed(tmp_path, way) as (writing, _, p, q):
@@ -264,7 +264,7 @@ def test_deleting_the_topic_ends_its_followers(tmp_path: Path, way: str) -> None
 
 @pytest.mark.parametrize("way", READ_WAYS)
 def test_follower_whose_log_was_cut_is_told(tmp_path: Path, way: str) -> None:
-    """Never records of two logs."""
+    """The follower never delivers records of two logs."""
 
     async def main() -> None:
         async with followed(tmp_path, way) as (_, _, p, q):
@@ -283,7 +283,7 @@ def test_follower_whose_log_was_cut_is_told(tmp_path: Path, way: str) -> None:
 
 
 def test_tasks_that_share_a_follower_have_each_record_once(tmp_path: Path) -> None:
-    """It goes to any of them."""
+    """Any of them may get it."""
 
     async def main() -> None:
         async with new_partition(tmp_path) as p:
@@ -352,8 +352,8 @@ def test_follower_that_nobody_uses_is_collected(tmp_path: Path, way: str) -> Non
 def test_follower_of_a_topic_has_the_records_of_all_partitions(
     tmp_path: Path, way: str, order: str
 ) -> None:
-    """It has those of added partitions, too; each record once, and each partition in
-    order."""
+    """Records of added partitions are included; each record comes once, and each
+    partition in order."""
 
     async def main() -> None:
         async with followed(tmp_path, way) as (writing, reading, _, _):
@@ -400,7 +400,7 @@ def test_follower_of_a_topic_begins_where_it_is_told(tmp_path: Path) -> None:
 
 
 def test_damage_is_raised_after_the_records_before_it(tmp_path: Path) -> None:
-    """Or skipped."""
+    """It can also be skipped, as `on_corruption` asks."""
 
     async def main() -> None:
         async with new_partition(tmp_path) as p:

@@ -1,4 +1,4 @@
-"""Appends by tasks: what they return, their order, and what they never do to a loop."""
+"""Appends by tasks: their results, their order, and that they never block a loop."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_each_way_of_appending_many_returns_the_offsets(tmp_path: Path) -> None:
 
 
 def test_durable_appends_of_a_thousand_tasks_share_one_sync(tmp_path: Path) -> None:
-    """All that wait at the hand-over, of all kinds."""
+    """All tasks that wait at the hand-over, of all kinds of appends."""
 
     async def main() -> None:
         async with new_partition(tmp_path) as p:
@@ -161,8 +161,8 @@ def test_append_that_has_to_wait_lets_other_tasks_run(
 
 
 def test_small_appends_are_done_at_once(tmp_path: Path) -> None:
-    """Without the thread: also with headers, with a codec, and with a follower that
-    waits."""
+    """No thread is used: also with headers, with a codec, and with a waiting
+    follower."""
 
     async def main() -> None:
         async with new_partition(tmp_path, ZSTD) as p:
@@ -205,8 +205,8 @@ def test_appends_are_at_once_again_when_the_thread_is_done(tmp_path: Path) -> No
 
             await asyncio.gather(*(work() for _ in range(100)))
             assert p.durable_offset == 1000
-            # The first of each, as the log has no file open; and those that come when
-            # the background has just taken the lock.
+            # The first call of each kind, as the log has no file open; and calls made
+            # when the background has just taken the lock.
             assert 100 <= calls <= 600
 
     run(main())
@@ -243,7 +243,7 @@ def test_mutable_values_may_be_changed_while_an_append_waits(tmp_path: Path) -> 
 def test_bad_arguments_raise_as_in_a_blocking_call(
     tmp_path: Path, is_queued: bool
 ) -> None:
-    """And nothing is written; also after an append that waits."""
+    """Nothing is written, not even after an append that waits."""
 
     async def main() -> None:
         async with new_partition(tmp_path) as p:
@@ -299,7 +299,7 @@ def test_append_to_a_read_only_store_is_refused(tmp_path: Path) -> None:
 
 
 def test_cancelled_append_that_had_not_begun_is_not_in_the_log(tmp_path: Path) -> None:
-    """Neither if it waits for the hand-over to the thread."""
+    """This holds even if it waits for the hand-over to the thread."""
 
     async def main() -> None:
         async with new_partition(tmp_path) as p:
@@ -328,7 +328,7 @@ def test_cancelled_append_that_had_not_begun_is_not_in_the_log(tmp_path: Path) -
 def test_cancelled_append_that_the_thread_has_is_wholly_in_the_log(
     tmp_path: Path,
 ) -> None:
-    """And later appends come after it."""
+    """Later appends follow it."""
 
     async def main() -> None:
         async with new_partition(tmp_path) as p:
@@ -390,7 +390,7 @@ def test_flush_makes_durable_what_was_appended_before(tmp_path: Path) -> None:
 
 
 def test_other_changes_of_a_partition_are_awaited(tmp_path: Path) -> None:
-    """They do what the blocking calls do, in another thread."""
+    """They equal the blocking calls, run in another thread."""
 
     async def main() -> None:
         async with new_partition(tmp_path) as p:
@@ -447,24 +447,24 @@ def test_compaction_leaves_the_loop_to_others(tmp_path: Path) -> None:
     [
         # It completes the recovery: `recover` is awaited.
         (logstore.Store, logstore.aio.Store, {"recovery_report"}),
-        # For this package.
+        # Used inside this package.
         (logstore.Topic, logstore.aio.Topic, {"is_of"}),
         (
             logstore.Partition,
             logstore.aio.Partition,
-            # For connectors, which have threads of their own.
+            # For connectors, which have their own threads.
             {"byte_ranges", "mark", "unchanged_below"},
         ),
     ],
 )  # fmt: skip
 def test_every_method_has_its_twin(blocking: type, twin: type, inner: set[str]) -> None:
-    """Under the same name."""
+    """The names are the same."""
     names = {name for name in dir(blocking) if not name.startswith("_")}
     assert {name for name in names if not hasattr(twin, name)} == inner
 
 
 def test_partition_has_the_facts_of_its_blocking_one(tmp_path: Path) -> None:
-    """And its ways of reading, with their signatures."""
+    """Its methods for reading are the same, with the same signatures."""
 
     async def main() -> None:
         async with new_partition(tmp_path) as p:
@@ -483,7 +483,7 @@ def test_partition_has_the_facts_of_its_blocking_one(tmp_path: Path) -> None:
 
 
 def test_appends_are_seen_by_blocking_readers_at_once(tmp_path: Path) -> None:
-    """In the middle of the loop."""
+    """They see them while the loop runs."""
 
     async def main() -> None:
         async with new_partition(tmp_path) as p:

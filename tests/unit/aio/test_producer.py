@@ -1,4 +1,4 @@
-"""A named producer for tasks: what is repeated is appended once."""
+"""A named producer for tasks: a repeated call appends once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAGIC_2 = logstore.TopicConfig(message_format=2)
 def test_call_that_was_cancelled_is_repeated_and_appends_once(
     tmp_path: Path, loop_kind: str
 ) -> None:
-    """Whether the thread had it or not."""
+    """Both if the thread had the call and if not."""
 
     async def main() -> None:
         async with logstore.aio.open(tmp_path) as store:
@@ -45,7 +45,7 @@ def test_call_that_was_cancelled_is_repeated_and_appends_once(
 
 
 def test_options_are_those_of_the_blocking_producer(tmp_path: Path) -> None:
-    """Keys, times, headers, partitions by name; and its facts."""
+    """Keys, times, headers, partitions by name; and the attributes."""
 
     async def main() -> None:
         async with logstore.aio.open(tmp_path) as store:
@@ -66,7 +66,7 @@ def test_options_are_those_of_the_blocking_producer(tmp_path: Path) -> None:
 
 
 def test_errors_are_those_of_the_blocking_producer(tmp_path: Path) -> None:
-    """And nothing is written."""
+    """Nothing is written."""
 
     async def main() -> None:
         async with new_partition(tmp_path, MAGIC_2) as p:

@@ -46,7 +46,7 @@ def test_open_gives_a_store_and_closes_it(tmp_path: Path, loop_kind: str) -> Non
 
 
 def test_open_raises_as_a_blocking_one(tmp_path: Path) -> None:
-    """Awaited; nothing is done before."""
+    """The error is raised when the open is awaited; nothing is done before."""
 
     async def main() -> None:
         opening = logstore.aio.open(tmp_path / "none", create=False)
@@ -62,7 +62,7 @@ def test_open_raises_as_a_blocking_one(tmp_path: Path) -> None:
 
 
 def test_open_after_a_crash_recovers_all_partitions(tmp_path: Path) -> None:
-    """So that no later call blocks the loop for a recovery."""
+    """No later call blocks the loop for a recovery."""
 
     async def main() -> None:
         path = tmp_path / "store"
@@ -87,7 +87,7 @@ def test_open_after_a_crash_recovers_all_partitions(tmp_path: Path) -> None:
 
 
 class Slow(Files):
-    """Opens a directory only when it may."""
+    """Opens a directory only when it is allowed to."""
 
     def __init__(self) -> None:
         self.is_opening = threading.Event()
@@ -159,7 +159,7 @@ def test_open_that_is_cancelled_at_its_last_moment_closes_the_store(
 def test_objects_of_another_loop_raise_and_do_nothing(
     tmp_path: Path, loop_kind: str
 ) -> None:
-    """A store of an open one is made without a loop; the first to be awaited binds."""
+    """A store made from an open one needs no loop; the first await binds it."""
     with logstore.open(tmp_path) as blocking:
         store = logstore.aio.Store(blocking)
         topic = run(store.create_topic("orders"), loop_kind)
@@ -243,7 +243,7 @@ def test_child_of_a_fork_is_refused(tmp_path: Path) -> None:
 
 
 def test_submit_is_awaited(tmp_path: Path) -> None:
-    """Through the owner, which another loop may have; with its metadata and pin."""
+    """The owner, which another loop may have, publishes; with metadata and pin."""
 
     async def main() -> None:
         serving = logstore.StoreConfig(publish_for_others=True)
@@ -269,7 +269,7 @@ def test_submit_is_awaited(tmp_path: Path) -> None:
 
 
 def test_publish_is_awaited(tmp_path: Path) -> None:
-    """All records or none, once; also by a task that was cancelled."""
+    """All records or none, once; also after the task was cancelled."""
 
     async def main() -> None:
         async with logstore.aio.open(tmp_path) as store:
@@ -313,7 +313,7 @@ def test_publish_is_awaited(tmp_path: Path) -> None:
 
 
 def test_topics_are_made_and_deleted(tmp_path: Path) -> None:
-    """And iterated over."""
+    """They are iterated over, too."""
 
     async def main() -> None:
         async with logstore.aio.open(tmp_path) as store:
@@ -333,7 +333,7 @@ def test_topics_are_made_and_deleted(tmp_path: Path) -> None:
 
 
 def test_close_that_fails_may_be_called_again(tmp_path: Path) -> None:
-    """And says so both times, as the blocking one."""
+    """The error is raised both times, as by the blocking one."""
 
     async def main() -> None:
         files = FaultyFiles()
@@ -355,7 +355,7 @@ def test_close_that_fails_may_be_called_again(tmp_path: Path) -> None:
 def test_call_that_waits_for_a_thread_is_completed_without_its_task(
     tmp_path: Path, loop_kind: str
 ) -> None:
-    """Once it was dropped if all threads of the loop had other work."""
+    """It was dropped once if all threads of the loop were busy."""
 
     async def main() -> None:
         loop, begins = asyncio.get_running_loop(), threading.Event()

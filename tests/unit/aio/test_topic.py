@@ -1,4 +1,4 @@
-"""A topic for tasks: what the partitioner chooses, and what is returned."""
+"""A topic for tasks: the choice of partitions, and the results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from support.tasks import run
 
 
 def test_append_returns_what_was_stored(tmp_path: Path) -> None:
-    """In each format, with the time of the producer or of the log."""
+    """Each format is tried, with the time of the producer or of the log."""
 
     async def main() -> None:
         async with logstore.aio.open(tmp_path) as store:
@@ -71,7 +71,7 @@ def test_append_many_returns_the_offsets_by_partition(tmp_path: Path) -> None:
 
 
 def test_bad_arguments_raise_and_write_nothing(tmp_path: Path) -> None:
-    """They raise like those of a blocking topic."""
+    """They raise the errors of a blocking topic."""
 
     async def main() -> None:
         async with logstore.aio.open(tmp_path) as store:
@@ -111,7 +111,7 @@ def test_caller_may_change_its_list_while_the_thread_appends(tmp_path: Path) -> 
 
 
 def test_topic_has_the_facts_of_its_blocking_one(tmp_path: Path) -> None:
-    """And its changes are awaited."""
+    """Its changes are awaited."""
 
     async def main() -> None:
         async with logstore.aio.open(tmp_path) as store:

@@ -1,5 +1,5 @@
-"""The turns of a consumer: what a task does not get is taken back before anything that
-was asked for later."""
+"""The turns of a consumer: records that a task does not get are taken back before any
+later call."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def cancelled_before(call: Coroutine[Any, Any, Any], other: Any) -> Any:
 def test_cancelled_reader_before_a_commit_has_delivered_nothing(
     path: Path, loop_kind: str, kind: str
 ) -> None:
-    """A commit that another task has asked for meanwhile commits what was delivered."""
+    """A commit of another task commits only delivered records."""
 
     async def main() -> None:
         async with consumer(path) as one:
@@ -173,7 +173,7 @@ def test_task_cancelled_in_an_append_to_a_transaction_has_added_nothing(
 def test_task_cancelled_in_an_append_while_the_consumer_stops_has_added_nothing(
     path: Path, loop_kind: str, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The commit that waits behind it is made after the append was taken back, and the
+    """The commit that waits after it is made after the append was taken back, and the
     consumer is closed last: also if the loop is closed meanwhile."""
     is_in_thread, may_return = threading.Event(), threading.Event()
     append, leave = ConsumerTransaction.append, logstore.Consumer.__exit__
@@ -300,7 +300,7 @@ def test_calls_are_made_between_records_that_come_without_an_end(path: Path) -> 
 
 
 def test_stop_makes_the_calls_that_were_asked_for_before_it(path: Path) -> None:
-    """A commit that waits behind a task that waits for records is made."""
+    """A commit that was called after a task began to wait for records is made."""
 
     async def main() -> None:
         one = consumer(path)

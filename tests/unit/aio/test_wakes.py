@@ -33,7 +33,7 @@ async def waiting(follower: Any) -> asyncio.Future[logstore.Record]:
 def test_a_thousand_followers_need_no_thread_and_one_descriptor(
     tmp_path: Path, loop_kind: str
 ) -> None:
-    """In the store that writes none, in another process one."""
+    """The store that writes needs no descriptor, a read-only one needs one."""
 
     async def main() -> None:
         async with new_partition(tmp_path) as p:
@@ -48,7 +48,7 @@ def test_a_thousand_followers_need_no_thread_and_one_descriptor(
                     await until(lambda fs=followers: all(f._waiting for f in fs))
                     assert threading.active_count() == threads
                     after = len(os.listdir("/proc/self/fd"))
-                    # One that an earlier store has left is used again.
+                    # A watch that an earlier store has left is used again.
                     assert before <= after <= before + descriptors
                     for task in tasks:
                         task.cancel()
@@ -58,7 +58,7 @@ def test_a_thousand_followers_need_no_thread_and_one_descriptor(
 
 
 class Looking(Files):
-    """Counts the looks at the log of a partition."""
+    """Counts the reads of the log of a partition."""
 
     def __init__(self) -> None:
         self.looks = 0
@@ -96,7 +96,7 @@ def test_one_look_serves_all_followers_of_a_partition(tmp_path: Path) -> None:
 def test_follower_is_woken_once_a_second_if_a_report_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the store that writes, and in another one."""
+    """Both in the store that writes, and in another one."""
     monkeypatch.setattr(wakes, "WATCHED_S_MAX", 0.02)
     monkeypatch.setattr(wakes._Bell, "release", lambda self: None)
 
@@ -149,8 +149,8 @@ class Refusing(Files):
 def test_follower_without_reports_has_every_record(
     tmp_path: Path, refused: str
 ) -> None:
-    """It looks by time where the system has no watches, or does not report what other
-    hosts change; and at all partitions if reports were lost."""
+    """It polls if the system has no watches, or does not report changes of other hosts;
+    and reads all partitions if reports were lost."""
 
     async def main() -> None:
         async with new_partition(tmp_path) as p:
@@ -167,7 +167,7 @@ def test_follower_without_reports_has_every_record(
 
 
 def test_reports_of_partitions_that_nobody_follows_are_ended(tmp_path: Path) -> None:
-    """At the first one after their followers are gone."""
+    """The watch ends at the first report after the followers are gone."""
 
     async def main() -> None:
         async with logstore.aio.open(tmp_path) as writing:
@@ -252,7 +252,7 @@ def test_appends_one_by_one_do_not_wake_a_follower_for_each(
 
 
 def test_place_of_a_broken_partition_wakes_its_followers(tmp_path: Path) -> None:
-    """So that they raise what is wrong."""
+    """They raise the error."""
 
     async def main() -> None:
         async with new_partition(tmp_path) as p:
@@ -286,7 +286,7 @@ def test_bell_of_a_closed_loop_disturbs_no_append(tmp_path: Path) -> None:
 
 
 def test_follower_that_begins_looks_at_the_log_again(tmp_path: Path) -> None:
-    """It has looked for itself, perhaps later than the followers before it."""
+    """It has read the log itself, perhaps later than the other followers."""
 
     async def main() -> None:
         with (

@@ -1,4 +1,4 @@
-"""The directories of a broker: which partitions are there, and how long."""
+"""The directories of a broker: their partitions, and the ends of these."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ ID = "0123456789abcdef0123456789abcdef"
 
 
 def directory(path: Path, counts: dict[int, int], marks: dict[int, int]) -> Path:
-    """A directory with partitions of topic `t`, with so many records each, and a
-    checkpoint of high watermarks."""
+    """A directory with partitions of topic `t`, with the given number of records each,
+    and a checkpoint of high watermarks."""
     with logstore.open(path) as store:
         if counts:
             topic = store.create_topic("t", max(counts) + 1)
@@ -63,7 +63,7 @@ def test_highest_watermark_and_longest_log_of_all_directories_count(
 
 
 def test_topic_has_the_name_that_its_directory_says(tmp_path: Path) -> None:
-    """Without one, its id as Kafka writes it."""
+    """If it has no name, its id as Kafka writes it."""
     path = directory(tmp_path / "a", {0: 1}, {})
     text = base64.urlsafe_b64encode(bytes.fromhex(ID)).decode().rstrip("=")
     (path / "t-0" / PARTITION_METADATA).write_text(f"version: 0\ntopic_id: {text}\n")

@@ -29,8 +29,8 @@ def array_of(item: str | Struct, *, is_nullable: bool = False) -> Field:
     return Field("x", "array", Field("x element", item), is_nullable)
 
 
-# Fixed lengths, compact ones; the bytes after the version; what is wrong, in our words
-# and in Java's ("": that reads it).
+# Fixed lengths, compact ones; the bytes after the version; the error, in our words and
+# in Java's ("": Java reads it).
 FIXED, COMPACT = 1 << 15, 0
 DAMAGE: dict[str, tuple[Field, int, str, str, str]] = {
     "number": (
@@ -155,7 +155,7 @@ def test_long_text_is_none_to_kafka() -> None:
 
 
 def test_struct_of_a_later_version_is_none_to_kafka() -> None:
-    """Its classes refuse structs of versions that they do not know."""
+    """Its classes refuse structs of unknown versions."""
     message = Message("M", (array_of(ROW),), is_open=True)
     data = b"\0\1" + bytes.fromhex("00000001070000") + b"more"
     assert message.decode(data) == {"x": [{"a": 7, "b": ""}]}
@@ -181,7 +181,8 @@ def test_values_of_each_type(field: Field, data: str, value: Any) -> None:
 
 
 def test_tagged_fields_have_the_place_of_their_table() -> None:
-    """In JSON; with its default a field is left out, and null is not the default."""
+    """The fields are in JSON; a field with its default is left out, and null is not the
+    default."""
     fields = (
         Field("a", "int8", tag=1, default=5),
         Field("b", "int8"),
@@ -198,7 +199,7 @@ def test_tagged_fields_have_the_place_of_their_table() -> None:
 
 
 def test_tagged_fields_are_read_as_they_were_written() -> None:
-    """The ones that no table has are kept as bytes."""
+    """Unknown ones are kept as bytes."""
     writer = Writer(flexible=True)
     writer.tags({300: b"x" * 200, 0: b"", 7: b"seven"})
     reader = Reader(bytes(writer.data), "Value")
@@ -210,7 +211,7 @@ def test_tagged_fields_are_read_as_they_were_written() -> None:
 
 @pytest.mark.parametrize("tags", [(1, 1), (2, 1), (0, 0), (0, 2, 1)])
 def test_tags_rise_and_none_is_there_twice(tags: tuple[int, ...]) -> None:
-    """Kafka writes them so."""
+    """Kafka writes tags in this way."""
     data = bytes([len(tags)]) + b"".join(bytes([tag, 1, 65]) for tag in tags)
     with pytest.raises(MessageError, match="is out of order") as caught:
         Message("Value", (), flexible=COMPACT).decode(data, 0)
@@ -271,7 +272,7 @@ def test_texts_and_bytes_come_back(flexible: bool) -> None:
 def test_length_is_compared_with_the_bytes_that_are_left(
     kind: str, data: bytes, reason: str
 ) -> None:
-    """Before anything is made of it."""
+    """The check comes before anything is allocated."""
     field = array_of("string") if kind == "array" else Field("x", kind)
     message = Message("Value", () if kind == "struct" else (field,))
     with pytest.raises(MessageError, match=reason):
@@ -279,7 +280,7 @@ def test_length_is_compared_with_the_bytes_that_are_left(
 
 
 def test_newer_version_is_told_from_damage() -> None:
-    """Flexible from its version on; negative ones and later ones are errors."""
+    """Flexible from its version on; negative and later versions are errors."""
     message = Message("Value", (Field("x", "string"),), newest=3, flexible=2)
     assert message.decode(b"\0\3\2a\0") == {"x": "a"}
     assert message.decode(b"\0\1\0\1a") == {"x": "a"}

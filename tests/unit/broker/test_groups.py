@@ -1,4 +1,4 @@
-"""The groups of a broker, from directories that say them in every way."""
+"""The groups of a broker, from directories in every state."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def test_member_of_the_newer_protocol_that_left_is_gone(tmp_path: Path) -> None:
 
 
 def test_records_of_other_types_are_counted(tmp_path: Path) -> None:
-    """Share and streams groups, and what a later broker writes: never an error."""
+    """Share and streams groups, and records of later brokers: never an error."""
     pairs = [(key(11, "s"), b"\0\0any"), (key(17, "x"), b"\7\7"), (b"\x7f\0", b"")]
     groups = kafka_groups(written(tmp_path, [*pairs, commit_of(1)], {}))
     assert groups.other_records == {11: 1, 17: 1, 0x7F00: 1}
@@ -199,11 +199,12 @@ def test_records_of_other_types_are_counted(tmp_path: Path) -> None:
     assert len(groups) == 1
 
 
-# ------------------------------------------------------------------ where a group is
+# ------------------------------------------------------------------ partition of a
+# group
 
 
 def test_partitions_that_are_not_here_are_named(tmp_path: Path) -> None:
-    """ "Not here" is not "no groups"."""
+    """A missing partition is not an empty one."""
     made = OffsetsTopic(tmp_path, partitions=4)
     for number in range(4):
         made.put(commit_of(number, f"g{number}"), partition=number)
@@ -224,7 +225,7 @@ def test_partitions_that_are_not_here_are_named(tmp_path: Path) -> None:
 
 
 def test_checkpoints_tell_of_partitions_without_a_directory(tmp_path: Path) -> None:
-    """A copy without the last partitions does not look whole."""
+    """A copy without the last partitions does not look complete."""
     directory = written(tmp_path, [commit_of(1)], {})
     (directory / "replication-offset-checkpoint").write_text(
         "0\n2\n__consumer_offsets 0 1\n__consumer_offsets 4 7\n"
@@ -235,7 +236,7 @@ def test_checkpoints_tell_of_partitions_without_a_directory(tmp_path: Path) -> N
 
 
 def test_number_that_no_cluster_has_is_a_problem(tmp_path: Path) -> None:
-    """It takes neither time nor memory; which partition has a group is not known."""
+    """It takes neither time nor memory; the partition of a group is unknown."""
     directory = written(tmp_path, [commit_of(1)], {})
     (directory / "replication-offset-checkpoint").write_text(
         f"0\n2\n__consumer_offsets 0 1\n__consumer_offsets {2**31 - 2} 7\n"
@@ -248,7 +249,7 @@ def test_number_that_no_cluster_has_is_a_problem(tmp_path: Path) -> None:
 
 
 def test_directory_without_the_topic_knows_of_no_group(tmp_path: Path) -> None:
-    """It does not say that the broker had none."""
+    """Its result does not claim that the broker has no groups."""
     made = OffsetsTopic(tmp_path, topics={"t": (1,)})
     directory = made.directory
     shutil.rmtree(directory / "__consumer_offsets-0")
@@ -260,7 +261,8 @@ def test_directory_without_the_topic_knows_of_no_group(tmp_path: Path) -> None:
 
 
 def test_log_shorter_than_the_broker_had_it_is_a_problem(tmp_path: Path) -> None:
-    """A directory that was copied half: the offsets may be old, and it says so."""
+    """The directory was copied incompletely: the offsets may be old, and the problem
+    says so."""
     directory = written(tmp_path, [commit_of(1), commit_of(2)], {"t": (1,)})
     checkpoint = directory / "replication-offset-checkpoint"
     checkpoint.write_text("0\n1\n__consumer_offsets 0 2\n")
@@ -271,7 +273,7 @@ def test_log_shorter_than_the_broker_had_it_is_a_problem(tmp_path: Path) -> None
 
 
 def test_several_directories_of_a_broker_are_one(tmp_path: Path) -> None:
-    """Groups are in one, the topics they read in another; the longest copy counts."""
+    """Groups are in one, their topics in another; the longest copy counts."""
     first = OffsetsTopic(tmp_path / "a", partitions=2, topics={"t": (3,)})
     first.put(commit_of(1))
     first.put(commit_of(2))
@@ -291,7 +293,7 @@ def test_several_directories_of_a_broker_are_one(tmp_path: Path) -> None:
 
 
 def test_nothing_to_read_is_a_named_error(tmp_path: Path) -> None:
-    """No directory, none that exists, none with logs."""
+    """No directory, a missing one, and one without logs."""
     with pytest.raises(logstore.ConfigError, match=r"one of the broker's log\.dirs"):
         kafka_groups()
     with pytest.raises(logstore.StoreNotFoundError):
@@ -301,7 +303,7 @@ def test_nothing_to_read_is_a_named_error(tmp_path: Path) -> None:
 
 
 def test_bad_records_are_reported_and_leave_all_others(tmp_path: Path) -> None:
-    """A value that is none, a key that is none, no key at all."""
+    """A malformed value, a malformed key, a missing key."""
     offset_key = format_offset_key("bad", "t", 0)
     pairs = [
         (offset_key, b"\0\3\0"),
@@ -328,7 +330,7 @@ def test_bad_records_are_reported_and_leave_all_others(tmp_path: Path) -> None:
 def test_commit_that_cannot_be_read_does_not_bring_back_the_former(
     tmp_path: Path,
 ) -> None:
-    """A stale offset would be a lie; the problem says that one is missing."""
+    """A stale offset would be wrong; the problem names a missing commit."""
     broken = (format_offset_key("g", "t", 0), b"\0\3\0")
     groups = kafka_groups(written(tmp_path, [commit_of(1), broken], {}))
     assert list(groups) == []
@@ -351,7 +353,7 @@ def test_damaged_batch_is_reported_and_the_rest_is_read(tmp_path: Path) -> None:
     (log,) = logs_in(directory / "__consumer_offsets-0")
     frame = frames(log)[2]
     flip_bit(log, 8 * (frame.pos + frame.size - 1))
-    # Below it the log is durable: what comes after damage there is no torn tail.
+    # Below this offset the log is durable: bytes after damage there are no torn tail.
     (directory / "recovery-point-offset-checkpoint").write_text(
         "0\n1\n__consumer_offsets 0 5\n"
     )
@@ -365,7 +367,7 @@ def test_damaged_batch_is_reported_and_the_rest_is_read(tmp_path: Path) -> None:
 def test_batch_with_damaged_records_is_reported_and_the_rest_is_read(
     tmp_path: Path,
 ) -> None:
-    """A batch whose checksum is right, and whose records are none."""
+    """The checksum of a batch is right, and its records are malformed."""
     made = OffsetsTopic(tmp_path)
     made.put(commit_of(1))
     made.put(commit_of(2, "bad"), commit_of(3, "bad2"))
@@ -380,7 +382,7 @@ def test_batch_with_damaged_records_is_reported_and_the_rest_is_read(
 
 
 def test_partition_that_cannot_be_read_is_missing(tmp_path: Path) -> None:
-    """A file where the directory of a topic's log must be readable."""
+    """A file where the directory of a topic must be."""
     made = OffsetsTopic(tmp_path, partitions=2)
     made.put(commit_of(1))
     directory = made.directory
@@ -406,7 +408,7 @@ def test_bad_checkpoint_is_a_problem_and_no_error(tmp_path: Path) -> None:
     "content", [b"", b"version: 0\ntopic_id: short", b"\xff" * 100, b"x" * 100_000]
 )
 def test_bad_topic_id_file_is_no_id(tmp_path: Path, content: bytes) -> None:
-    """The name of the topic is then not known, and nothing else is lost."""
+    """The name of the topic is unknown then; everything else is read."""
     made = OffsetsTopic(tmp_path, topics={"t": (1,)})
     made.put(*newer_group(3, 3, assigned(3, 0, 0)))
     directory = made.directory
@@ -419,8 +421,8 @@ def test_bad_topic_id_file_is_no_id(tmp_path: Path, content: bytes) -> None:
 def test_hostile_log_costs_its_own_groups_only(
     tmp_path: Path, made_logs: Callable[[], Iterator[tuple[str, bytes]]]
 ) -> None:
-    """Bombs, lengths and offsets that lie: no error, no memory beyond the limit; the
-    groups of the other partitions are there."""
+    """Bombs, false lengths and offsets: no error, no memory beyond the limit; the
+    groups of the other partitions are found."""
     made = OffsetsTopic(tmp_path, partitions=2)
     made.put(commit_of(1), partition=1)
     (log,) = logs_in(tmp_path / "__consumer_offsets-0")
@@ -435,7 +437,7 @@ def test_hostile_log_costs_its_own_groups_only(
 
 
 def test_nothing_is_written(tmp_path: Path) -> None:
-    """Not a byte, not a time of a file, not a lock."""
+    """No byte, no time of a file and no lock changes."""
     made = OffsetsTopic(tmp_path, topics={"t": (3,)})
     made.put(commit_of(1))
     made.put(commit_of(2), producer=3)
@@ -447,7 +449,7 @@ def test_nothing_is_written(tmp_path: Path) -> None:
 
 @needs_root
 def test_directory_of_another_user_that_is_read_only_is_read() -> None:
-    """Someone who may only read sees the groups."""
+    """A user with read access only sees the groups."""
     with shared_place(0) as place:
         directory = written(place / "broker", [commit_of(1)], {"t": (4,)})
         for path in [directory, *directory.rglob("*")]:
@@ -471,7 +473,7 @@ def test_groups_of_a_real_broker_are_found() -> None:
 
 
 def test_log_that_grows_meanwhile_is_read(tmp_path: Path) -> None:
-    """A broker that runs appends; each call finds what is there."""
+    """A broker that runs appends; each call finds the current records."""
     made = OffsetsTopic(tmp_path, topics={"t": (9,)})
     puts: list[Callable[[], None]] = [
         lambda: made.put(commit_of(1)),

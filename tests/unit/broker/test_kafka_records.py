@@ -1,4 +1,4 @@
-"""Kafka's records about groups: bytes of Kafka's own classes, and bytes of nobody's."""
+"""Kafka's records about groups: bytes of Kafka's own classes, and malformed bytes."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ PARSERS: dict[str, Callable[[bytes], Any]] = {
 def test_places_in_the_value_of_a_commit(
     metadata: str, topic_id: str | None, proof: int | None
 ) -> None:
-    """A value with other numbers there is the value of another commit."""
+    """A value with other numbers at these places is the value of another commit."""
     first, second = (
         OffsetCommit("g", "t", 3, offset, 7, metadata, time, None, topic_id, other)
         for offset, time, other in ((1, 2, proof), (1 << 40, 1 << 41, proof and 5))
@@ -242,7 +242,7 @@ def test_fields_of_a_later_release_are_left_out_for_an_earlier_one() -> None:
 
 
 def test_keys_are_what_kafka_writes() -> None:
-    """Each kind of key is read; those that are written are the same bytes."""
+    """Each kind of key is read; keys that logstore writes are the same bytes."""
     assert records.parse_key(made("key-offset")) == OFFSET_KEY
     assert records.parse_key(made("key-offset-old")) == OFFSET_KEY
     assert records.parse_key(made("key-group")) == GroupKey(2, "grün")
@@ -254,7 +254,7 @@ def test_keys_are_what_kafka_writes() -> None:
 
 
 def test_keys_of_unknown_types_are_no_error() -> None:
-    """Share groups, streams groups, and what a later broker adds."""
+    """Share groups, streams groups, and types of later brokers."""
     assert records.parse_key(made("key-share")) == OtherKey(11)
     assert records.parse_key(b"\x7f\xff") == OtherKey(32767)
     assert records.parse_key(b"\xff\xff") == OtherKey(-1)
@@ -312,7 +312,7 @@ def test_bytes_that_are_left_over_are_a_named_error(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["offset3", "group3", "member", "current", "epoch"])
 def test_newer_version_is_told_from_damage(name: str) -> None:
-    """A version that is not known yet is no damage; a negative one is."""
+    """An unknown version is no damage; a negative one is."""
     with pytest.raises(MessageError, match="are known") as caught:
         parser_of(name)(b"\0\x05" + made(name)[2:])
     assert caught.value.is_newer
@@ -323,7 +323,7 @@ def test_newer_version_is_told_from_damage(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(MADE_BY_KAFKA))
 def test_changed_byte_gives_a_value_or_a_named_error(name: str) -> None:
-    """Any byte may be anything."""
+    """Each byte is replaced by other values."""
     data, parse = made(name), parser_of(name)
     for pos in range(len(data)):
         for byte in (0x00, 0x7F, 0x80, 0xFF, data[pos] ^ 1):
@@ -363,7 +363,7 @@ def test_counts_that_cannot_be_are_refused_before_anything_is_made(count: str) -
 
 
 def test_fields_that_contradict_themselves_are_named_errors() -> None:
-    """Null where there must be a text, lengths past 32 bits, tags out of order, ..."""
+    """Null instead of a text, lengths past 32 bits, tags out of order, ..."""
     offset = made("offset4-no-topic")
     fields = offset[:-1]
     cases = [

@@ -1,4 +1,4 @@
-"""How far a group has come."""
+"""The progress of a group."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Rows(GroupRows):
 
 
 def test_lag_is_the_sum_of_those_that_are_known() -> None:
-    """A partition that is not here, or without an offset, does not hide the others."""
+    """A partition that is absent, or without an offset, does not hide the others."""
     known = [GroupPartition("t", 0, 5, end=9), GroupPartition("t", 1, 7, end=5)]
     unknown = [GroupPartition("t", 2, 5), GroupPartition("t", 3, end=9)]
     assert [one.lag for one in (*known, *unknown)] == [4, -2, None, None]

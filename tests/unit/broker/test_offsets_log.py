@@ -1,4 +1,4 @@
-"""Which committed offsets count: tombstones, old keys, transactions."""
+"""The committed offsets that count: tombstones, old keys, transactions."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_newest_commit_of_each_partition_counts(tmp_path: Path) -> None:
     assert [row.lag for row in groups[0].partitions] == [2, 0]
     assert groups[0].lag == 2
     assert (groups[0].state, groups[0].generation) == ("Empty", -1)
-    # Its topic is not here: the end is unknown, not 0.
+    # Its topic is absent: the end is unknown, not 0.
     (row,) = groups[1].partitions
     assert (row.offset, row.end, row.lag) == (9, None, None)
     assert groups[1].lag is None
@@ -75,13 +75,14 @@ def test_all_that_a_commit_says_is_in_its_row(tmp_path: Path) -> None:
 
 
 def test_offset_past_the_end_has_a_negative_lag(tmp_path: Path) -> None:
-    """The log was cut, or the topic was made again: the tool of Kafka shows it so."""
+    """The log was cut, or the topic was made again: the tool of Kafka shows the
+    same."""
     groups = kafka_groups(written(tmp_path, [commit_of(7)], {"t": (5,)}))
     assert only(groups).lag == -2
 
 
 def test_tombstone_removes_an_offset_and_a_group(tmp_path: Path) -> None:
-    """An offset that was removed is not there; a group without anything is none."""
+    """A removed offset is gone; a group without offsets and members is not listed."""
     group = described(GroupMetadata("gone"))
     pairs = [
         commit_of(1),
@@ -124,7 +125,8 @@ def test_old_and_new_key_of_one_partition_are_one(tmp_path: Path) -> None:
 
 
 def test_transactional_commit_counts_after_its_marker(tmp_path: Path) -> None:
-    """Open: the former offset; aborted: too; committed: the new one."""
+    """The former offset counts while it is open, and after an abort; the new one after
+    a commit."""
     for end, offset in ((None, 1), (ABORT, 1), (COMMIT, 2)):
         made = OffsetsTopic(tmp_path / str(end))
         made.put(commit_of(1))
@@ -150,7 +152,7 @@ def test_transactional_commit_is_ordered_by_its_own_offset(tmp_path: Path) -> No
 
 
 def test_transactions_of_several_producers_are_independent(tmp_path: Path) -> None:
-    """A marker ends the transaction of its own producer."""
+    """A marker ends only the transaction of its producer."""
     made = OffsetsTopic(tmp_path)
     made.put(commit_of(1), producer=7)
     made.put(commit_of(2, "other"), producer=8)
@@ -223,8 +225,8 @@ class Written(NamedTuple):
 
 
 def clean(directory: Path, history: Sequence[Written], aborted: set[int]) -> None:
-    """Clean like Kafka's cleaner all segments but the last one, up to the first open
-    transaction: the last record of each key stays that was not aborted; a tombstone may
+    """Clean, like Kafka's cleaner, all segments but the last one, up to the first open
+    transaction: the last record of each key that was not aborted stays; a tombstone may
     go, too, markers stay."""
     logs = logs_in(directory / "__consumer_offsets-0")
     markers = {one.offset: one.producer for one in history if one.partition < 0}

@@ -1,4 +1,4 @@
-"""In which partition of `__consumer_offsets` a group is: Java's hash of its id."""
+"""The partition of `__consumer_offsets` that has a group: Java's hash of its id."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of Kafka's messages: each can be read, and reads what has its form."""
+"""The tables of Kafka's messages: each can be read, and reads a message of its form."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def strictly(kind: Message, data: bytes) -> dict[str, Any] | None:
 
 @pytest.mark.parametrize("topic", TOPICS)
 def test_types_of_records_are_those_of_kafka(topic: str) -> None:
-    """By the number with which a key begins; key and value have its name."""
+    """A type is the number with which a key begins; key and value have its name."""
     tables = messages(topic)
     assert tables.keys() == TOPICS[topic]
     for kind, (key, value) in tables.items():

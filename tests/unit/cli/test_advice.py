@@ -1,4 +1,4 @@
-"""Errors of the library say at the command line what to type there."""
+"""Errors of the library name options at the command line, not arguments."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import logstore
 from logstore.cli.advice import ADVICE, for_command_line
 
 SOURCE = Path(logstore.__file__).parent
-# Advice that only a program can follow.
+# Advice for programs only.
 FOR_PROGRAMS = re.compile(r"\w=(True|False)|StoreConfig|logstore\.\w|Store\.\w")
 
 
@@ -33,7 +33,7 @@ def texts() -> str:
 
 
 def test_each_advice_is_one_of_the_library() -> None:
-    """A row whose words no message has any more replaces nothing."""
+    """A row whose words are in no message any more replaces nothing."""
     every = texts()
     for pattern, _ in ADVICE:
         plain = re.sub(r"\\(.)", r"\1", pattern)
@@ -70,7 +70,7 @@ def test_each_advice_is_one_of_the_library() -> None:
     ],
 )
 def test_advice_is_replaced(said: str, typed: str) -> None:
-    """All else of the message stays."""
+    """The rest of the message stays."""
     assert for_command_line(said) == typed
 
 
@@ -86,7 +86,7 @@ def test_advice_is_replaced(said: str, typed: str) -> None:
 def test_a_store_that_is_open_is_told_for_the_command_line(
     run: Any, store: Path, arguments: tuple[str, ...]
 ) -> None:
-    """Status 2; what to do is a thing to do at a terminal."""
+    """The status is 2; the advice can be followed at a terminal."""
     with logstore.open(store):
         result = run(arguments[0], store, *arguments[1:])
     assert result.status == 2
@@ -122,6 +122,6 @@ def test_a_limit_is_told_as_an_option(run: Any, tmp_path: Path) -> None:
 
 
 def test_a_group_without_offsets_is_told_as_an_option(run: Any, store: Path) -> None:
-    """`groups reset` of a group that there is not."""
+    """`groups reset` of an unknown group."""
     result = run("groups", "reset", store, "--group", "g", "--to", "earliest")
     assert (result.status, "--topics NAME" in result.err) == (2, True)

@@ -26,15 +26,15 @@ from support.values import append_one, new_partition
 
 DOCS = Path(__file__).parents[3] / "docs" / "cli.md"
 SUBCOMMANDS = ORDER
-# Those that look at a store, partition or file: the others have no path.
-# `kafka-dump-log` has an option for its files, as Kafka's tool.
+# Subcommands with a path of a store, partition or file. `kafka-dump-log` has an option
+# for its files, like Kafka's tool.
 LOOKING = [
     name for name in SUBCOMMANDS if name not in ("completion", "kafka-dump-log", "man")
 ]
-# One letter that another tool gave each of them; and two names that say what they name
-# together with the subcommand.
+# A letter with other meanings in other tools; and two names that are clear together
+# with the subcommand.
 HABITS = {"-f", "--group", "--to"}
-# What a subcommand does not run without.
+# Required arguments of subcommands.
 NEEDED = {
     "snapshot": ["x"],
     "export": ["-o", "x.jsonl"],
@@ -44,7 +44,7 @@ NEEDED = {
 
 
 def test_commands_that_write_are_listed_in_one_order() -> None:
-    """In the help and on the page: those for which nothing harmful is suggested."""
+    """The help and the page list them; nothing harmful is suggested for them."""
     names = [*suggestions.HARMLESS, "doctor --write-test"]
     page = " ".join(DOCS.read_text().split())
     listed = re.search(r"All subcommands except (.*?) only read:", page)
@@ -82,7 +82,8 @@ def test_the_subcommands_are_those_of_the_page() -> None:
 
 @pytest.mark.parametrize("name", SUBCOMMANDS)
 def test_the_options_of_a_subcommand_are_those_of_the_page(name: str) -> None:
-    """Its section of docs/cli.md names each option, and no other; so the examples."""
+    """Its section of docs/cli.md names each option, and no other; so do the
+    examples."""
     rows = [row for row in section(name).splitlines() if row.startswith("| `-")]
     named = {
         option
@@ -98,7 +99,8 @@ def test_the_options_of_a_subcommand_are_those_of_the_page(name: str) -> None:
 
 @pytest.mark.parametrize("name", SUBCOMMANDS)
 def test_examples_are_understood(name: str) -> None:
-    """The arguments before a `|`, `>` of each example are those of the subcommand."""
+    """The arguments before a `|`, `>` of each example are accepted by the
+    subcommand."""
     for example in made(name).examples:
         words = shlex.split(re.split(r" [|>]", example)[0])
         count = len(name.split())
@@ -107,7 +109,7 @@ def test_examples_are_understood(name: str) -> None:
 
 
 def test_an_option_means_the_same_everywhere() -> None:
-    """The same help and the same values in every subcommand that has it, but for the
+    """The same help and the same values in every subcommand that has it, except for
     forms that only one of them can print."""
     seen: dict[str, tuple[str, str, str]] = {}
     for name in SUBCOMMANDS:
@@ -119,7 +121,8 @@ def test_an_option_means_the_same_everywhere() -> None:
 
 
 def test_names_that_scripts_use_are_kept(run: Any, store: Path, tmp_path: Path) -> None:
-    """`--to` is the other name of an option in four subcommands; both are too many."""
+    """`--to` is the other name of an option in four subcommands; using both is an
+    error."""
     assert len(run("records", store / "orders-0", "--to", 2).lines) == 2
     assert len(run("batches", store / "orders-0", "--to", 2).lines) == 2
     target = tmp_path / "x.jsonl"
@@ -145,7 +148,7 @@ def test_help_exits_zero(run: Any, arguments: list[str]) -> None:
 
 
 def test_version_is_the_library_s(run: Any) -> None:
-    """And exit status 0."""
+    """The exit status is 0."""
     result = run("--version")
     assert (result.status, result.out) == (0, f"logstore-dump {logstore.__version__}\n")
 
@@ -188,7 +191,7 @@ def test_unusable_arguments_exit_two(run: Any, arguments: list[str]) -> None:
 
 
 def test_without_a_subcommand_it_shows_its_help(run: Any) -> None:
-    """The output is that of `--help`."""
+    """The output equals the output of `--help`."""
     assert (run().status, run().out) == (0, run("--help").out)
 
 
@@ -217,8 +220,8 @@ def test_an_error_of_the_system_is_a_sentence(
 def test_a_directory_of_something_else_exits_two(
     run: Any, tmp_path: Path, name: str, kind: str
 ) -> None:
-    """It is not taken for an empty store, because of no name in it and not of its own,
-    and nothing is written into it or beside it."""
+    """It is not taken for an empty store, whatever names are in it and whatever its own
+    name, and nothing is written into it or next to it."""
     path = tmp_path / "there" / ("gtk-3" if kind == "partition-like" else "here")
     path.mkdir(parents=True)
     if kind == "pictures":
@@ -262,7 +265,7 @@ def test_the_root_of_configuration_is_no_log_directory(run: Any) -> None:
     ],
 )
 def test_bounds_are_offsets_or_times(text: str, bound: int) -> None:
-    """A plain number is an offset, everything else says that it is a time."""
+    """A plain number is an offset, everything else is a time."""
     found = parse_bound(text)
     milliseconds = found if isinstance(found, int) else found.timestamp() * 1000
     assert milliseconds == bound
@@ -275,14 +278,14 @@ def test_a_negative_bound_counts_from_the_end() -> None:
     assert (type(found), int(found)) == (FromEnd, 10)  # type: ignore[arg-type]
 
 
-# ------------------------------------------------------------------ what is loaded
+# ------------------------------------------------------------------ loaded modules
 
 TOOLS = ("click", "rich", "orjson", "pybase64", "textual")
 HEAVY = (*TOOLS, "pyarrow", "pandas", "polars", "duckdb")
 
 
 def loaded(code: str) -> set[str]:
-    """Which modules a piece of Python loads."""
+    """Modules that a piece of Python loads."""
     code += "\nimport sys; print(*sorted(sys.modules))"
     words = [sys.executable, "-c", code]
     done = subprocess.run(words, capture_output=True, text=True, check=True)
@@ -290,7 +293,7 @@ def loaded(code: str) -> set[str]:
 
 
 def test_import_loads_nothing_of_the_command_line(tmp_path: Path) -> None:
-    """Nor does a store that is opened, written and read."""
+    """A store that is opened, written and read loads nothing of it either."""
     code = f"import logstore\nwith logstore.open({str(tmp_path / 's')!r}) as s:\n"
     code += (
         " p = s.create_topic('t')[0]\n p.append(b'x')\n assert len([*p.read()]) == 1"
@@ -301,7 +304,7 @@ def test_import_loads_nothing_of_the_command_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("arguments", [["--version"], ["records", "--help"]])
 def test_help_waits_for_no_engine(arguments: list[str]) -> None:
-    """Neither the store nor what prints or draws is loaded."""
+    """The store and modules for output are not loaded."""
     found = loaded(f"from logstore.cli.main import main\nassert main({arguments}) == 0")
     assert found.isdisjoint({*HEAVY, "logstore.store.store", "cffi"} - {"click"})
 
@@ -354,7 +357,7 @@ def test_lines_without_orjson_are_the_same(store: Path, arguments: list[str]) ->
 
 
 def test_a_missing_click_is_an_error_that_helps() -> None:
-    """Before any subcommand is known."""
+    """The error comes before a subcommand is looked up."""
     code = (
         "import sys; sys.modules['click'] = None\n"
         "from logstore.cli.main import main\n"
@@ -401,7 +404,7 @@ def test_it_can_be_called_in_a_program(
 
 @pytest.fixture
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory with the store that the examples speak of, and the working one."""
+    """A directory with the store of the examples, as the working directory."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     for path in (".zfunc", ".config/fish/completions", "mnt"):
@@ -429,13 +432,13 @@ def examples() -> list[str]:
 
 
 def test_the_page_has_the_examples_of_all_subcommands() -> None:
-    """And no others."""
+    """There are no others."""
     known = {f"logstore-dump {e}" for name in SUBCOMMANDS for e in made(name).examples}
     assert set(examples()) == known
 
 
-# Those that end by themselves: what follows a log does not, and the browser has its own
-# test, in a terminal.
+# Examples that end by themselves: the ones that follow a log do not, and the browser
+# has its own test, in a terminal.
 ENDING = [line for line in examples() if not re.search(" -f -n 0 | browse ", line)]
 
 

@@ -78,7 +78,7 @@ def test_kafka_text_of_a_directory_is_that_of_its_files(
 
 
 def test_kafka_text_of_a_record(run: Any, tmp_path: Path) -> None:
-    """To the letter."""
+    """The text is exact."""
     with logstore.open(tmp_path) as store:
         orders = new_partition(store, 2)
         orders.append(b"v", b"k", timestamp_ms=7, headers=[("a", None), ("b", b"")])
@@ -104,7 +104,7 @@ def test_kafka_text_of_a_record(run: Any, tmp_path: Path) -> None:
 
 
 def test_kafka_text_of_damage(run: Any, partition: Path) -> None:
-    """A wrong checksum is not valid; what follows the last batch is counted."""
+    """A wrong checksum is not valid; the bytes after the last batch are counted."""
     path = logs_in(partition)[0]
     flip_bit(path, 8 * (frames(path)[0].size - 1))
     append_garbage(path, b"12345")

@@ -51,7 +51,7 @@ def test_compact_prints_what_it_removed(run: Any, store: Path) -> None:
 
 
 def test_compact_of_a_damaged_log_exits_one(run: Any, store: Path) -> None:
-    """It says where the damage is, and leaves the log."""
+    """The error names the damaged log, which is unchanged."""
     flip_bit(logs_in(store / "states-0")[1], 8 * 70)
     result = run("compact", store)
     assert result.status == 1
@@ -85,6 +85,6 @@ def test_compact_under_a_writer_exits_two(run: Any, store: Path) -> None:
 
 @pytest.mark.parametrize("options", [("--max-memory", "1"), ("--max-bytes-per-s", "0")])
 def test_bad_number_is_refused(run: Any, store: Path, options: tuple[str]) -> None:
-    """Before the store is opened."""
+    """The store is not opened."""
     assert run("compact", store, *options).status == 2
     assert len(values(store)) == 40

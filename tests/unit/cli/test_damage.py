@@ -61,7 +61,8 @@ def expected(damaged: Damaged, mode: str) -> dict[int, list[int]]:
 def test_records_go_on_with_the_next_partition(
     run: Any, damaged: Damaged, mode: str | None
 ) -> None:
-    """The damage is told, the status is 1, the end says what is missing."""
+    """The damage is reported, the status is 1, and the end of the output lists what is
+    missing."""
     options = ["--on-corruption", mode] if mode else []
     result = run("records", damaged.path, "--format", "jsonl", *options)
     assert result.status == 1
@@ -97,7 +98,7 @@ def test_batches_go_on_with_the_next_partition(
 def test_tail_goes_on_with_the_next_partition(
     run: Any, damaged: Damaged, mode: str
 ) -> None:
-    """Over the last records that can be read."""
+    """The last readable records are shown."""
     options = ("--format", "jsonl", "--on-corruption", mode, "-n", RECORDS)
     result = run("tail", damaged.path, *options)
     assert result.status == 1
@@ -113,7 +114,7 @@ def test_tail_goes_on_with_the_next_partition(
 def test_export_goes_on_with_the_next_partition(
     run: Any, damaged: Damaged, tmp_path: Path, kind: str, mode: str
 ) -> None:
-    """In every kind of file, with the status 1."""
+    """Every kind of file is written, with the status 1."""
     target = tmp_path / f"out.{kind}"
     options = ("-o", target, "--on-corruption", mode)
     result = run("export", damaged.path, *options)
@@ -162,7 +163,7 @@ def test_reading_that_begins_behind_the_damage_is_whole(
 def test_what_is_missing_ends_where_reading_was_to_end(
     run: Any, damaged: Damaged
 ) -> None:
-    """Not at the end of the log."""
+    """Offsets after the upper bound are not missing."""
     result = run("records", damaged.path / "t-1", "--until", damaged.first + 2)
     assert result.status == 1
     assert "missing in all: 2 offsets of 1 partition" in result.err
@@ -171,7 +172,7 @@ def test_what_is_missing_ends_where_reading_was_to_end(
 def test_several_damaged_batches_are_told_one_by_one(
     run: Any, damaged: Damaged
 ) -> None:
-    """Each with its offsets, and all of them together."""
+    """Each has its offsets, and a summary covers all of them."""
     log = logs_in(damaged.path / "t-0")[0]
     frame = frames(log)[0]
     flip_bit(log, 8 * (frame.pos + frame.size - 1))
@@ -190,7 +191,7 @@ def test_several_damaged_batches_are_told_one_by_one(
 def test_a_file_ends_at_its_damage_if_told_so(
     run: Any, damaged: Damaged, name: str
 ) -> None:
-    """By default a single file is read as it is, over damage."""
+    """By default a file is read over damage."""
     log = logs_in(damaged.path / "t-1")[1]
     base, last = int(log.stem), frames(log)[-1].offset
     options = ("--format", "jsonl")
@@ -219,7 +220,7 @@ def test_a_torn_end_of_a_file_is_not_missing(run: Any, damaged: Damaged) -> None
 def test_a_partition_that_cannot_be_read_for_another_reason_makes_status_two(
     run: Any, tmp_path: Path
 ) -> None:
-    """The next ones follow all the same."""
+    """The next ones are read nevertheless."""
     with logstore.open(tmp_path) as store:
         config = logstore.TopicConfig(message_format=2, compression_type="gzip")
         topic = store.create_topic("t", partitions=2, config=config)
@@ -235,7 +236,7 @@ def test_a_partition_that_cannot_be_read_for_another_reason_makes_status_two(
 def test_store_of_a_closed_writer_is_not_changed_by_reading_over_damage(
     run: Any, tmp_path: Path
 ) -> None:
-    """Neither its files nor their times."""
+    """Files and their times stay the same."""
     partition = write_store(tmp_path / "store", RECORDS, magic=2, **SMALL)
     flip_bit(logs_in(partition)[0], 8 * 30)
     before = {
@@ -256,8 +257,8 @@ def test_intact_batches_behind_the_end_of_a_killed_log_are_told(
     run: Any, tmp_path: Path, mode: str, has_more: bool
 ) -> None:
     """A log that a broker did not close ends at its first bad batch after its recovery
-    point. If intact ones follow, that may be damage: they are told, and the status is
-    1. A torn end alone is what each kill leaves."""
+    point. If intact ones follow, that may be damage: it is reported, and the status is
+    1. A torn end alone is left by every kill."""
     path = tmp_path / "made"
     with logstore.open(path) as store:
         config = logstore.TopicConfig(message_format=2)

@@ -1,4 +1,4 @@
-"""`--from` and `--until` over damage: what is printed, and what is missing."""
+"""`--from` and `--until` over damage: printed and missing records."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NOON = 1_700_000_000_000
 
 
 def time_of(offset: int) -> int:
-    """A second for each record; every seventh is late, as no log forbids."""
+    """A second for each record; every seventh is late, which is allowed in a log."""
     return NOON + 1000 * (offset - (20 if offset % 7 == 0 else 0))
 
 
@@ -124,7 +124,7 @@ def check(log: Log, mode: str, read: Callable[[list[str]], Any]) -> None:
         is_time = (start or "").endswith("ms")
         told = re.findall(r"missing: orders-0 .*?offsets? (\d+)", result.err)
         if is_time and told and low == log.lost.stop and mode == "raise":
-            # No older record is between them: the time may begin in the damage.
+            # No older record is between them: the matching time may be in the damage.
             if low < high:
                 assert told.pop() == str(low), (start, stop)
             wanted = []
@@ -133,7 +133,7 @@ def check(log: Log, mode: str, read: Callable[[list[str]], Any]) -> None:
         if lost:
             assert told == [str(lost[0])], (start, stop)
         elif told:
-            # Only damage before a time may have been asked for.
+            # Only damage before a time may be within the bounds.
             assert is_time, (start, stop)
             assert "whether they were asked for is not known" in result.err
             assert [log.lost.start] == [int(offset) for offset in told]
@@ -155,7 +155,7 @@ def test_records_over_damage_are_those_between_the_bounds(
 def test_what_is_missing_ends_where_the_bound_lies(
     run: Any, tmp_path: Path, mode: str
 ) -> None:
-    """Counted are the offsets that were asked for."""
+    """Only offsets within the bounds are counted."""
     log = damaged(tmp_path / "store", 2, "none")
     for start, stop in bounds_of(log):
         low, high = log.offset_of(start, 0), log.offset_of(stop, RECORDS)
@@ -172,7 +172,7 @@ def test_what_is_missing_ends_where_the_bound_lies(
 def test_batches_over_damage_are_those_between_the_bounds(
     run: Any, tmp_path: Path, mode: str, kind: str
 ) -> None:
-    """Whole ones: from the one with the first offset on, if it is intact."""
+    """Whole batches: from the one with the first offset on, if it is intact."""
     log = damaged(tmp_path / "store", 2, "none")
     path = log.path if kind == "partition" else log.file
     for start, stop in bounds_of(log):
@@ -193,7 +193,7 @@ def test_batches_over_damage_are_those_between_the_bounds(
 def test_export_over_damage_has_the_records_between_the_bounds(
     run: Any, tmp_path: Path, kind: str, mode: str
 ) -> None:
-    """In rows and in columns; also of a time after the damage."""
+    """Rows and columns are written; also from a time after the damage."""
     log = damaged(tmp_path / "store", 2, "none")
     target = tmp_path / f"out.{kind}"
     behind = log.lost.stop + 15
@@ -201,7 +201,7 @@ def test_export_over_damage_has_the_records_between_the_bounds(
     for start in (str(behind), f"-{len(wanted)}", f"{time_of(behind)}ms"):
         given = arguments(start, None, mode)
         result = run("export", log.path, "-o", target, "--force", *given)
-        # Nobody may take a file for whole if it may lack records.
+        # A file that may lack records must not be taken for complete.
         is_kept = mode == "skip" or not start.endswith("ms")
         assert target.exists() == is_kept, start
         if is_kept:
@@ -212,7 +212,7 @@ def test_export_over_damage_has_the_records_between_the_bounds(
 def test_damage_before_a_time_is_known_by_the_time_of_the_segment(
     run: Any, tmp_path: Path
 ) -> None:
-    """Whatever is older than a segment's largest time was not asked for."""
+    """Records older than a segment's largest time are outside of the bounds."""
     with logstore.open(tmp_path) as store:
         partition = new_partition(store, 2, "none", segment_bytes=1000)
         for offset in range(RECORDS):
@@ -284,8 +284,8 @@ def test_tail_of_a_file_begins_behind_its_damage(run: Any, tmp_path: Path) -> No
 def test_a_time_that_may_begin_in_the_damage_ends_a_partition_with_raise(
     run: Any, tmp_path: Path, kind: str
 ) -> None:
-    """For a time in the damage the rest is printed only with `skip`; for a later one,
-    always: an older record between shows the order."""
+    """If the time is in the damage, the rest is printed only with `skip`; if it is
+    later, always: an older record in between shows the order."""
     log = damaged(tmp_path / "store", 2, "none", index_interval_bytes=1 << 20)
     path = log.path if kind == "partition" else log.file
     inside, behind = log.lost[3], log.lost.stop + 3

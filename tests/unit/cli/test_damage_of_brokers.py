@@ -1,6 +1,5 @@
-"""Reading over damage in the logs of brokers that were killed: what transactions hide,
-and what follows bytes of which nothing says that they were flushed.
-"""
+"""Reading over damage in the logs of brokers that were killed: records hidden by
+transactions, and intact batches after bytes that are not known to be flushed."""
 
 from __future__ import annotations
 
@@ -34,8 +33,8 @@ def ranges(*pairs: tuple[int, int]) -> list[int]:
     return [offset for begin, end in pairs for offset in range(begin, end)]
 
 
-# The batches of the first segment, and of the second one. Then the records that are
-# committed, and what is missing when damage is left out, or ends the read.
+# The batches of the first segment, and of the second one. Then the committed records,
+# and the missing ones if damage is skipped, or ends the read.
 TRANSACTIONS: dict[str, Any] = {
     "two bad batches": (
         [five(0), bad(five(5)), five(10), bad(five(15)), five(20)],
@@ -108,7 +107,7 @@ def shown(run: Any, command: str, path: Path, mode: str, isolation: str) -> Any:
 def test_committed_records_are_printed_once_or_listed_as_missing(
     run: Any, tmp_path: Path, case: str, mode: str, command: str
 ) -> None:
-    """The records are those of a reader; undecidable ones are never printed."""
+    """A reader returns the same records; undecidable ones are never printed."""
     first, second, committed, skipped, after = TRANSACTIONS[case]
     path = directory(tmp_path, first, second)
     found, listed, status = shown(run, command, path, mode, "read_committed")
@@ -135,8 +134,8 @@ def test_intact_batches_after_a_bad_one_of_a_killed_broker_are_read(
     mode: str,
     command: str,
 ) -> None:
-    """Without a recovery point, or below it, the bad batch is no torn tail: what is
-    missing is one batch, or all from there on, and never only the bad one unread."""
+    """Without a recovery point, or below it, the bad batch is no torn tail: either one
+    batch is missing, or everything from there on, and never only the bad one unread."""
     batches = [five(5 * number) for number in range(10)]
     path = directory(tmp_path, [*batches[:4], bad(batches[4]), *batches[5:]])
     if points is not None:

@@ -1,4 +1,4 @@
-"""`groups` and `groups export`: what they print, and their exit status."""
+"""`groups` and `groups export`: output and exit status."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_groups_are_two_tables_and_their_members(run: Any, broker: Path) -> None
 
 
 def test_nothing_of_a_commit_reaches_the_terminal_raw(run: Any, broker: Path) -> None:
-    """Metadata is anybody's text."""
+    """Metadata is untrusted text."""
     result = run("groups", "describe", broker, "--group", "old")
     assert "by\\nhand\\x1b[31m" in result.out
     assert "\x1b" not in result.out
@@ -94,7 +94,7 @@ def test_nothing_of_a_commit_reaches_the_terminal_raw(run: Any, broker: Path) ->
 def test_json_has_an_object_for_each_partition_of_a_group(
     run: Any, broker: Path
 ) -> None:
-    """The names are those that docs/cli.md promises."""
+    """The names are promised in docs/cli.md."""
     found = objects(
         run("groups", "describe", broker, "--format", "jsonl", "--time", "iso")
     )
@@ -136,7 +136,7 @@ def test_json_has_an_object_for_each_partition_of_a_group(
 def test_group_without_partitions_is_a_line_of_its_own(
     run: Any, tmp_path: Path
 ) -> None:
-    """It is not left out for having committed nothing."""
+    """A group is listed even if it has committed nothing."""
     empty = described(GroupMetadata("empty", "consumer", 2))
     broker = written(tmp_path / "broker", [empty], {})
     (value,) = objects(run("groups", "describe", broker, "--format", "jsonl"))
@@ -177,7 +177,8 @@ def test_groups_and_topics_are_chosen_by_name_and_pattern(
 
 
 def test_groups_can_be_sorted(run: Any, broker: Path) -> None:
-    """By each column of the first table; what is not known comes first."""
+    """The rows are sorted by each column of the first table; unknown values come
+    first."""
     for column in ("group", "state", "generation", "members", "partitions", "lag"):
         names = []
         for sort in (column, f"-{column}"):
@@ -190,7 +191,7 @@ def test_groups_can_be_sorted(run: Any, broker: Path) -> None:
 
 
 def test_what_is_not_here_is_said_and_no_fault(run: Any, tmp_path: Path) -> None:
-    """Missing partitions, a group in one of them, a group that there is not."""
+    """Missing partitions, a group in one of them, an unknown group."""
     made = OffsetsTopic(tmp_path / "broker", partitions=20, topics={"t": (1,)})
     for number in range(15):
         if number != partition_of_group("here", 20):
@@ -212,7 +213,7 @@ def test_what_is_not_here_is_said_and_no_fault(run: Any, tmp_path: Path) -> None
 
 
 def test_directory_without_the_topic_says_so(run: Any, store: Path) -> None:
-    """A store of logstore's is no broker's."""
+    """A store of logstore is not a broker's directory."""
     result = run("groups", "describe", store)
     assert (result.status, result.out) == (0, "no groups\n")
     assert "neither files of groups nor a partition" in result.err
@@ -230,7 +231,7 @@ def test_records_of_other_groups_are_mentioned(run: Any, tmp_path: Path) -> None
 
 
 def test_problems_are_reported_and_the_status_is_one(run: Any, tmp_path: Path) -> None:
-    """All that can be read is printed."""
+    """Everything readable is printed."""
     made = OffsetsTopic(tmp_path)
     made.put(commit_of(1), (b"\0\2", b"x"))
     result = run("groups", "describe", tmp_path, "--format", "jsonl")
@@ -335,7 +336,7 @@ def test_stat_of_a_store_ends_with_its_groups(
 
 
 def test_reset_of_a_group_of_a_broker_says_whose_it_is(run: Any, broker: Path) -> None:
-    """And what changes it; another group is none at all."""
+    """The error names the tool for it; an unknown group has a different error."""
     words = "groups", "reset", broker, "--to", "earliest", "--allow-shared-directory"
     result = run(*words, "--group", "old")
     assert result.status == 2
@@ -391,7 +392,7 @@ def test_stuck_members_and_lost_locks_are_mentioned(
 
 
 def test_reset_sets_the_offsets(run: Any, shop: Path) -> None:
-    """And says what was committed before; with --dry-run it only says it."""
+    """The former offsets are printed; with --dry-run nothing else happens."""
     words = ["groups", "reset", shop, "--group", "g"]
     result = run(*words, "--to", "earliest", "--dry-run")
     assert (result.status, result.err) == (0, "")
@@ -416,7 +417,7 @@ def test_reset_sets_the_offsets(run: Any, shop: Path) -> None:
 
 
 def test_reset_is_refused_with_status_two(run: Any, shop: Path) -> None:
-    """Arguments that cannot be meant; members that live; groups that are not there."""
+    """Invalid arguments; live members; unknown groups."""
     words = ["groups", "reset", shop, "--group", "g"]
     for arguments, text in (
         ([], "give one of --to and --shift"),
@@ -467,7 +468,7 @@ def test_reset_shows_what_it_does_and_asks(
 ) -> None:
     asked(answer)
     result = run("groups", "reset", shop, "--group", "g", "--to", "earliest")
-    # Where the question is: the output has the result, and may be a file.
+    # The question is not part of the output, which has the result and may be a file.
     assert "1 offset of g would be committed" in result.err
     assert "Commit these offsets for g? [y/N]" in result.err
     assert offset_in(shop) == offset
@@ -489,7 +490,7 @@ def test_reset_asks_only_if_there_is_something_to_change(
 def test_reset_does_what_was_shown(
     run: Any, shop: Path, asked: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever has happened before the answer came."""
+    """Changes made before the answer have no effect on it."""
 
     def meanwhile(change: Callable[[], object]) -> None:
         asked("y\n")
@@ -516,7 +517,7 @@ def test_reset_does_what_was_shown(
 
 
 def test_export_of_a_group_of_a_store(run: Any, shop: Path, target: Path) -> None:
-    """Its offsets go to the broker; those of topics that are gone do not."""
+    """Its offsets go to the broker, except for topics that are gone."""
     with consumer(shop, topics=()) as one, logstore.open(shop) as opened:
         opened.create_topic("gone", 1)
         key = logstore.TopicPartition("gone", 0)
@@ -538,7 +539,7 @@ def target(tmp_path: Path) -> Path:
 
 
 def test_export_commits_the_offsets(run: Any, broker: Path, target: Path) -> None:
-    """And says what was committed before."""
+    """The former offsets are printed."""
     arguments = ["groups", "export", broker, "--group", "old", "--to", target]
     before = snapshot_of(target)
     result = run(*arguments, "--dry-run")
@@ -569,7 +570,7 @@ def test_export_commits_the_offsets(run: Any, broker: Path, target: Path) -> Non
 def test_export_is_refused_with_status_two(
     run: Any, broker: Path, target: Path, tmp_path: Path
 ) -> None:
-    """While the broker has the lock; without such a group; without options."""
+    """If the broker has the lock; if the group is unknown; without options."""
     words = ["groups", "export", broker, "--group", "old", "--to", target]
     with logstore.open(target):
         result = run(*words, "--yes")

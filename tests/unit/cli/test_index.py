@@ -50,7 +50,8 @@ def test_index_of_a_damaged_or_wrong_file(run: Any, partition: Path) -> None:
 
 
 def test_index_lines_have_their_partition(run: Any, partition: Path) -> None:
-    """All lines of the schema have it; those of a checkpoint have that of the entry."""
+    """All lines have the fields of the schema; a line of a checkpoint has the partition
+    of its entry."""
     path = logs_in(partition)[1].with_suffix(".timeindex")
     line = run("index", path, "--format", "jsonl", "--skip", 1, "--time", "iso").json[0]
     assert (line["schema"], line["type"], line["kind"]) == (1, "entry", "timeindex")

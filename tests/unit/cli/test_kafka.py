@@ -83,7 +83,7 @@ def test_several_files_are_printed_in_their_order(run: Any, log: Path) -> None:
 def test_file_that_is_missing_exits_two_and_the_next_follows(
     run: Any, log: Path
 ) -> None:
-    """And it is named."""
+    """The missing file is named."""
     result = dump(run, f"{log.with_name('9.log')},{log}")
     assert result.status == 2
     assert "there is nothing at" in result.err
@@ -124,7 +124,7 @@ def test_records_before_damage_are_printed(
     log = logs_in(partition)[0]
     whole = dump(run, "--print-data-log", log)
     last = frames(log)[-1]
-    # The length of the value of the last message, or of the last record's length.
+    # The length of the value of the last message, or the length of the last record.
     data = log.read_bytes()[last.pos : last.pos + last.size]
     if magic < 2:
         head = 18 + 8 * magic
@@ -151,7 +151,7 @@ def test_torn_end_is_counted(run: Any, log: Path, tail: bytes) -> None:
 
 
 def test_size_that_no_batch_has_ends_the_file(run: Any, log: Path) -> None:
-    """Which is damage; the batches before it are printed."""
+    """This is damage; the batches before it are printed."""
     frame = frames(log)[1]
     overwrite(log, frame.pos + 8, struct.pack(">i", 3))
     result = dump(run, log)
@@ -160,7 +160,7 @@ def test_size_that_no_batch_has_ends_the_file(run: Any, log: Path) -> None:
 
 
 def test_max_bytes_prints_the_batches_in_them(run: Any, log: Path) -> None:
-    """Whole ones; nothing is said of the rest."""
+    """Whole batches; the rest is not mentioned."""
     second = frames(log)[1]
     end = second.pos + second.size
     assert len(dump(run, "--max-bytes", end, log).lines) == 4
@@ -178,7 +178,7 @@ def test_skip_record_metadata_leaves_keys_and_values(run: Any, log: Path) -> Non
 
 
 def test_gaps_between_offsets_are_reported(run: Any, log: Path) -> None:
-    """At the end, on standard error; they are no fault."""
+    """They are listed at the end, on standard error; they are no fault."""
     first, second, *_ = frames(log)
     data = log.read_bytes()
     log.write_bytes(data[: first.pos + first.size] + data[second.pos + second.size :])
@@ -209,7 +209,8 @@ def test_index_entries_are_compared_with_the_log(run: Any, log: Path) -> None:
 
 
 def test_entry_that_is_no_place_in_the_log_ends_the_index(run: Any, log: Path) -> None:
-    """Behind its end, or where no batch fits into the bytes that are looked at."""
+    """The position is past the end of the log, or no batch fits into the examined
+    bytes."""
     index = log.with_suffix(".index")
     assert dump(run, "--max-message-size", 20, index).status == 1
     overwrite(index, 4, struct.pack(">i", 1 << 20))
@@ -219,8 +220,8 @@ def test_entry_that_is_no_place_in_the_log_ends_the_index(run: Any, log: Path) -
 
 
 def test_time_index_entries_are_compared_with_the_log(run: Any, log: Path) -> None:
-    """Another timestamp, one that is not later than the one before it, and an offset
-    with which no batch ends."""
+    """A wrong timestamp, one that is not later than the previous one, and an offset at
+    which no batch ends."""
     times = log.with_suffix(".timeindex")
     assert dump(run, times).err == ""
     entries = [struct.unpack_from(">qi", times.read_bytes(), at) for at in (0, 12)]
@@ -255,7 +256,7 @@ def test_sanity_check_is_that_of_a_broker(run: Any, log: Path) -> None:
 
 
 def test_zeros_of_a_live_index_are_no_entries(run: Any, log: Path) -> None:
-    """They are left out but for the first; an index without entries is empty."""
+    """They are left out except for the first; an index without entries is empty."""
     index = log.with_suffix(".index")
     lines = dump(run, index).lines
     append_garbage(index, bytes(800))
@@ -303,7 +304,7 @@ def test_snapshot_of_kraft_by_its_name(run: Any, tmp_path: Path, log: Path) -> N
 
 
 def test_offsets_decoder_of_each_release(run: Any, offsets: Path) -> None:
-    """JSON since 3.x; what is unknown is named, and ends the text of 2.8."""
+    """JSON since 3.x; unknown types are named, and end the text of 2.8."""
     lines = dump(run, "--offsets-decoder", offsets).lines
     assert lines[3].endswith(
         'key: {"type":"1","data":{"group":"g","topic":"t","partition":0}} payload: '
@@ -329,7 +330,7 @@ def test_offsets_decoder_of_each_release(run: Any, offsets: Path) -> None:
 def test_record_without_a_key_ends_the_file(
     run: Any, tmp_path: Path, option: str
 ) -> None:
-    """No record of an internal topic is without."""
+    """Every record of an internal topic has one."""
     topic = OffsetsTopic(tmp_path / "kafka")
     topic.put((None, b"value"))
     log = logs_in(tmp_path / "kafka" / f"{TOPIC}-0")[0]
@@ -438,7 +439,7 @@ def test_options_that_do_not_go_together_are_refused(run: Any, log: Path) -> Non
 def test_control_records_of_each_release(
     run: Any, tmp_path: Path, kind: int, value: str, texts: list[str]
 ) -> None:
-    """Each knows more of KRaft's than the one before it."""
+    """Each release knows more record types of KRaft than the previous one."""
     batch = batch_of(
         [(struct.pack(">hh", 0, kind), bytes.fromhex(value))], attributes=0x20
     )
@@ -505,7 +506,7 @@ def test_order_of_a_set_is_that_of_its_table() -> None:
 
 
 def test_message_that_ends_early_says_so() -> None:
-    """At any length, whatever the field."""
+    """The message may end at any length, in any field."""
     rng = random.Random(5)
     message = Message("M", (Field("a", "string"), Field("b", "uuid")), flexible=0)
     data = random_message(rng, message, 0)
@@ -516,7 +517,7 @@ def test_message_that_ends_early_says_so() -> None:
 
 
 def test_frames_of_a_log_that_became_shorter_raise(log: Path) -> None:
-    """Bytes that were there at the call are gone."""
+    """Bytes that were there at the call are missing."""
     entries: Any = logstore.inspect_file(log, by_size=True).entries
     assert entries.size_bytes == log.stat().st_size
     cut(log, 20)
@@ -525,7 +526,7 @@ def test_frames_of_a_log_that_became_shorter_raise(log: Path) -> None:
 
 
 def test_frame_of_a_log_says_where_it_is(log: Path) -> None:
-    """And reads its bytes again, also when the walk is somewhere else."""
+    """Its bytes can be read again, also after the iteration has moved on."""
     entries: Any = logstore.inspect_file(log, by_size=True).entries
     frame = next(entries)
     assert (frame.position, frame.magic, frame.path) == (0, 2, str(log))

@@ -1,5 +1,5 @@
-"""`kafka-dump-log --kafka-release 4.3`: what differs from the text of the tool before,
-which was rewritten there. tests/interop/test_kafka_text.py compares all of it."""
+"""`kafka-dump-log --kafka-release 4.3`: differences from the earlier tool, which was
+rewritten there. tests/interop/test_kafka_text.py compares all of it."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_gaps_are_in_the_order_of_the_log_and_one_is_before_it(
 def test_value_without_a_key_has_the_mark_of_a_record(
     run: Any, logs: list[Path]
 ) -> None:
-    """If it has nothing else."""
+    """The mark is printed only if the record has nothing else."""
     options = ("--print-data-log", "--skip-record-metadata", logs[1])
     for release in OLD:
         assert dump(run, release, *options).lines[-1] == " payload: value"
@@ -84,7 +84,7 @@ def test_checksum_of_magic_0_and_1_has_no_brace(run: Any) -> None:
 def test_producer_without_records_has_no_space_at_its_end(
     run: Any, tmp_path: Path
 ) -> None:
-    """In a snapshot: one of which only the marker of a transaction is left."""
+    """A snapshot has a producer of which only a transaction marker is left."""
     ends = {}
     for release in (*OLD, *NEW):
         found = set()

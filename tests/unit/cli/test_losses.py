@@ -21,7 +21,7 @@ def loss(*actions: Any) -> Loss:
 
 
 def test_offsets_are_counted_with_the_last_one() -> None:
-    """The actions of one partition count once, whatever files they are in."""
+    """The actions of one partition count once, whatever their files."""
     found = loss(
         action("cut", 5, 9),
         action("cut", 5, 9, path="/s/a-0/y.log"),
@@ -36,7 +36,7 @@ def test_offsets_are_counted_with_the_last_one() -> None:
 
 
 def test_loss_of_unknown_offsets_is_not_exact() -> None:
-    """It is at least what is known."""
+    """The known offsets are a lower bound."""
     found = loss(action("cut", 5, None), action("cut", 7, 8))
     assert (found.offsets, found.is_exact) == (2, False)
     assert found.records_text.startswith("at least 2")

@@ -35,7 +35,7 @@ def test_ls_of_a_partition_lists_its_segments(run: Any, partition: Path) -> None
 
 
 def test_ls_of_an_empty_store(run: Any, tmp_path: Path) -> None:
-    """Is fine."""
+    """The status is 0."""
     logstore.open(tmp_path).close()
     result = run("ls", tmp_path)
     assert (result.status, result.out) == (0, "no partitions\n")
@@ -58,7 +58,7 @@ def test_ls_sums_up_and_sorts(run: Any, store: Path) -> None:
 
 
 def test_ls_times_are_iso_on_request(run: Any, store: Path) -> None:
-    """Else Unix milliseconds."""
+    """By default times are Unix milliseconds."""
     plain, iso = (
         run("ls", store / "orders-0", "--format", "jsonl", "--time", times).json[0]
         for times in ("ms", "iso")
@@ -72,7 +72,7 @@ def test_ls_times_are_iso_on_request(run: Any, store: Path) -> None:
 def test_ls_goes_on_behind_a_partition_that_cannot_be_opened(
     run: Any, store: Path
 ) -> None:
-    """It is told on standard error, and the status is 1."""
+    """The error is on standard error, and the status is 1."""
     flip_bit(store / "clicks-0" / ".logstore-state", 8 * 50)
     result = run("ls", store)
     told = result.out + result.err

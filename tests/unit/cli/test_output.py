@@ -39,7 +39,8 @@ from support.damage import flip_bit, logs_in
     ],
 )
 def test_text_does_nothing_to_a_terminal(data: bytes, shown: str) -> None:
-    """Control characters, bytes that are not UTF-8, and what turns text around."""
+    """Control characters, bytes that are not UTF-8, and characters that reverse
+    text."""
     assert quoted(data) == shown
     assert escape(shown).isprintable()
 
@@ -66,14 +67,14 @@ def test_sizes_are_for_people(size: int, text: str) -> None:
     ],
 )
 def test_counts_have_plurals(number: int, word: str, text: str) -> None:
-    """And groups of digits."""
+    """The digits are grouped."""
     assert counted(number, word) == text
 
 
 def test_numbers_have_the_same_groups_everywhere(
     run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the rows of `ls` and `stat`, and in the bars."""
+    """The rows of `ls` and `stat` have them, and the bars."""
     with logstore.open(tmp_path) as store:
         store.create_topic("t")[0].append_many([b"v"] * 2700)
     row = run("ls", tmp_path).lines[1].split()
@@ -93,7 +94,7 @@ def test_numbers_have_the_same_groups_everywhere(
 
 
 def test_messages_repeat_what_was_typed() -> None:
-    """A backslash stays one; what a terminal obeys is escaped."""
+    """A backslash stays one; control characters are escaped."""
     screen = io.StringIO()
     Printer(io.StringIO(), screen).warn("a\\b \x1b[2J\n")
     assert screen.getvalue() == "logstore-dump: a\\b \\x1b[2J\\n\n"
@@ -107,7 +108,7 @@ def test_ranges_of_offsets_are_closed() -> None:
 def test_paths_below_the_working_directory_are_relative(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Others stay as they are; so does what only looks like one."""
+    """Other paths stay unchanged, also with the same beginning."""
     monkeypatch.chdir(tmp_path)
     text = f"{tmp_path}/data/a.log is bad; {tmp_path}; /x{tmp_path}/b; {tmp_path}-c/d"
     expected = f"data/a.log is bad; .; /x{tmp_path}/b; {tmp_path}-c/d"
@@ -124,7 +125,7 @@ def test_paths_below_the_working_directory_are_relative(
     ],
 )
 def test_times_are_in_utc(milliseconds: int, text: str) -> None:
-    """None is a dash; what no calendar has is a number."""
+    """None is a dash; a time outside of the calendar is a number."""
     assert time_text(milliseconds) == text
 
 
@@ -147,7 +148,7 @@ def test_progress_is_shown_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -
 def test_progress_is_not_shown_for_what_is_quick(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Nor on a dumb terminal, however long it takes."""
+    """A dumb terminal shows none, at any duration."""
     monkeypatch.setenv("TERM", "xterm")
     screen = Terminal()
     with Progress("working", screen) as progress:
@@ -170,7 +171,7 @@ def test_progress_has_no_colour_with_no_color(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_what_an_encoding_lacks_is_escaped() -> None:
-    """Standard output in ASCII; JSON is UTF-8 all the same."""
+    """Standard output in ASCII; JSON stays UTF-8."""
     raw = io.BytesIO()
     printer = Printer(io.TextIOWrapper(raw, encoding="ascii"), io.StringIO())
     printer.line("Zürich")
@@ -183,7 +184,7 @@ def test_what_an_encoding_lacks_is_escaped() -> None:
 def test_problems_are_red_on_a_terminal(
     partition: Path, monkeypatch: pytest.MonkeyPatch, run: Any, no_color: bool
 ) -> None:
-    """Unless NO_COLOR is set; never in a pipe."""
+    """They are not red with NO_COLOR, nor in a pipe."""
     flip_bit(logs_in(partition)[0], 8 * 30)
     assert "\x1b" not in run("verify", partition).out
     monkeypatch.setenv("TERM", "xterm")
@@ -197,7 +198,7 @@ def test_problems_are_red_on_a_terminal(
 
 
 def test_a_table_in_a_pipe_is_not_cut(run: Any, tmp_path: Path) -> None:
-    """However long a name is, a line has all of it."""
+    """A line has the whole of a long name."""
     name = "a" * 200
     with logstore.open(tmp_path) as store:
         store.create_topic(name, partitions=2)
@@ -206,7 +207,7 @@ def test_a_table_in_a_pipe_is_not_cut(run: Any, tmp_path: Path) -> None:
 
 
 def test_a_line_is_not_printed_into_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bar goes before a warning or a line, and comes again below it."""
+    """The bar is removed before a warning or a line, and drawn again below it."""
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("NO_COLOR", "1")
     screen = Terminal()

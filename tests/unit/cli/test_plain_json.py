@@ -65,7 +65,7 @@ def test_number_near_a_change_of_notation_is_written_as_orjson_writes_it(
 
 
 def test_every_character_is_written_as_orjson_writes_it() -> None:
-    """Which of them are escapes, and how."""
+    """The same characters are escaped, in the same way."""
     codes = [*range(0xD800), *range(0xE000, 0x110000)]
     for first in range(0, len(codes), 4096):
         text = "".join(map(chr, codes[first : first + 4096]))
@@ -120,7 +120,8 @@ def test_deepest_value_is_written_as_orjson_writes_it() -> None:
 
 @pytest.mark.parametrize("module", [orjson, plain_json], ids=["orjson", "plain"])
 def test_default_makes_values_of_other_types(module: Any) -> None:
-    """Fragments among them, and again what needs it; one without end is refused."""
+    """Fragments, and values that need a second conversion; an endless chain is
+    refused."""
 
     def default(value: Any) -> Any:
         if isinstance(value, set):

@@ -13,7 +13,7 @@ from support.damage import append_garbage, flip_bit, logs_in
 
 
 def test_rebuild_index_prints_what_it_built(run: Any, partition: Path) -> None:
-    """And does nothing in a dry run."""
+    """A dry run does nothing."""
     index = logs_in(partition)[0].with_suffix(".index")
     before = index.read_bytes()
     index.unlink()
@@ -39,7 +39,7 @@ def test_rebuild_index_under_a_writer_exits_two(run: Any, partition: Path) -> No
 def test_rebuild_index_prints_what_it_built_beside_a_damaged_log(
     run: Any, partition: Path, store: Path
 ) -> None:
-    """Each path is done, and the damage comes last, with the offsets of it."""
+    """Each path is done, and the damage comes last, with its offsets."""
     first, *others = logs_in(partition)
     flip_bit(first, 8 * 30)
     missing = partition / "missing"
@@ -61,7 +61,7 @@ def test_rebuild_index_prints_what_it_built_beside_a_damaged_log(
 def test_rebuild_index_and_verify_agree_about_a_torn_tail(
     run: Any, partition: Path, dry_run: bool
 ) -> None:
-    """Neither takes it for damage; what is built covers the log before it."""
+    """Neither reports damage; the new index covers the log before the tail."""
     path = logs_in(partition)[-1]
     index = path.with_suffix(".index")
     before = index.read_bytes()

@@ -63,7 +63,7 @@ def test_records_payloads(run: Any, partition: Path, payload: str, form: str) ->
 
 
 def test_records_payload_json_is_parsed(run: Any, tmp_path: Path) -> None:
-    """Where it is JSON; else it is text."""
+    """A value that is no JSON is text."""
     with logstore.open(tmp_path) as store:
         orders = new_partition(store)
         orders.append(b'{"a": [1, null]}')
@@ -76,7 +76,7 @@ def test_records_payload_json_is_parsed(run: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("source", ["store", "partition"])
 def test_records_between_offsets(run: Any, partition: Path, source: str) -> None:
-    """From is in, to is out, also by time."""
+    """The lower bound is included, the upper one is not, also by time."""
     path = partition if source == "partition" else partition.parent
 
     def offsets(*options: object) -> list[int]:
@@ -98,7 +98,8 @@ def test_records_between_offsets(run: Any, partition: Path, source: str) -> None
 
 
 def test_records_from_outside_the_log_exit_two(run: Any, partition: Path) -> None:
-    """The message has the range; of a store each partition gives what it has."""
+    """The message has the range; for a store each partition prints its records in
+    it."""
     result = run("records", partition, "--from", RECORDS + 5)
     assert result.status == 2
     assert f"[0, {RECORDS}]" in result.err
@@ -135,7 +136,7 @@ def test_records_of_a_file_without_a_partition_have_no_topic(
 
 
 def test_records_grep_searches_key_and_value(run: Any, store: Path) -> None:
-    """A regular expression on bytes; the limit counts what is shown."""
+    """A regular expression on bytes; the limit counts printed records."""
     result = run("records", store, "--grep", r"orders-0/[12]$")
     assert [line.split()[1] for line in result.lines] == ["1", "2"]
     result = run("records", store, "--grep", "clicks", "--limit", 4)
@@ -146,7 +147,7 @@ def test_records_grep_searches_key_and_value(run: Any, store: Path) -> None:
 def test_records_grep_of_no_expression_is_a_usage_error(
     run: Any, store: Path, pattern: str
 ) -> None:
-    """Also of one that is too large for Python."""
+    """An expression that is too large for Python is one, too."""
     result = run("records", store, "--grep", pattern)
     assert result.status == 2
     assert "is not a regular expression" in result.err
@@ -154,7 +155,7 @@ def test_records_grep_of_no_expression_is_a_usage_error(
 
 
 def test_records_of_a_store_can_be_chosen(run: Any, store: Path) -> None:
-    """By topic and partition."""
+    """They are chosen by topic and partition."""
 
     def names(*options: object) -> list[str]:
         lines = run("records", store, "--format", "jsonl", *options).json
@@ -209,7 +210,7 @@ def test_a_torn_end_of_a_file_exits_zero(
 
 
 PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"
-# What no crash leaves: no batch begins so.
+# No crash leaves such bytes: no batch begins with them.
 NO_BATCHES = {
     "negative-magic": PNG + b"\xff" + b"\0\1\2\3" * 60,
     "least-magic": PNG + b"\x80" + b"\0\1\2\3" * 60,
@@ -225,7 +226,7 @@ NO_BATCHES = {
 def test_bytes_that_were_not_read_exit_one(
     run: Any, partition: Path, tmp_path: Path, kind: str, behind: bool
 ) -> None:
-    """And a file that is no log is not called one that a newer version wrote."""
+    """A file that is no log is not called one of a newer version."""
     path = tmp_path / "00000000000000000000.log"
     head = logs_in(partition)[0].read_bytes() if behind else b""
     path.write_bytes(head + NO_BATCHES[kind])
@@ -258,7 +259,7 @@ def test_partition_whose_directory_is_gone_exits_one(run: Any, tmp_path: Path) -
 def test_a_value_that_cannot_be_shown_does_not_end_the_listing(
     run: Any, tmp_path: Path, form: str, payload: str
 ) -> None:
-    """And whatever is in it, a line of JSON is JSON that every parser takes."""
+    """A line of JSON is accepted by every parser, whatever the value."""
     values = [
         b'{"n": 1}',
         b'{"s": "\\ud800"}',
@@ -311,7 +312,7 @@ def test_a_value_that_cannot_be_shown_does_not_end_the_listing(
 def test_bounds_in_the_wrong_order_are_a_usage_error(
     run: Any, partition: Path, name: str, start: str, stop: str
 ) -> None:
-    """Nothing can lie between them, whatever is in the log."""
+    """Nothing can lie between them, whatever the log."""
     target = ("-o", "-") if name == "export" else ()
     bounds = ("--from", start, "--until", stop)
     result = run(name, partition, *bounds, *target)
@@ -409,7 +410,7 @@ def test_the_limit_on_decompression_is_an_option_of_all_that_decompress(
 def test_what_cannot_be_decompressed_in_a_file_is_left_out(
     run: Any, tmp_path: Path, magic: int
 ) -> None:
-    """Under a right checksum: the batches after it follow, and the status is 1."""
+    """The checksum is right: the batches after it follow, and the status is 1."""
     path = write_store(tmp_path / "store", 30, magic, "gzip", call=10)
     log = logs_in(path)[0]
     frame = frames(log)[1]
@@ -441,7 +442,7 @@ def test_tail_reaches_over_gaps(run: Any) -> None:
 
 
 def test_tail_follow_of_a_file_exits_two(run: Any, partition: Path) -> None:
-    """Files are looked at as they are."""
+    """Files are not followed."""
     assert run("tail", "-f", logs_in(partition)[0]).status == 2
 
 
@@ -463,7 +464,7 @@ def test_tail_follows_a_writer_until_interrupted(tmp_path: Path) -> None:
     assert "Traceback" not in error
 
 
-# ------------------------------------------------------------------ what is chosen
+# ------------------------------------------------------------------ selection
 
 
 @pytest.fixture
@@ -492,7 +493,8 @@ def shelves(tmp_path: Path) -> Path:
 def test_topics_are_chosen_by_patterns(
     run: Any, shelves: Path, name: str, options: list[object], names: set[str]
 ) -> None:
-    """In every subcommand that reads partitions; both options may be repeated."""
+    """Every subcommand that reads partitions has patterns; both options may be
+    repeated."""
     result = run(name, shelves, "--format", "jsonl", *options)
     assert result.status == 0
     assert {f"{x['topic']}-{x['partition']}" for x in result.json} == names
@@ -522,7 +524,8 @@ def test_the_last_records_are_counted_from_the_end(run: Any, shelves: Path) -> N
 
 
 def test_the_last_records_are_records(run: Any) -> None:
-    """Markers of transactions are none, and aborted records neither if so asked."""
+    """Markers of transactions do not count, nor aborted records if these are
+    excluded."""
     for isolation in ("read_uncommitted", "read_committed"):
         options = ("--format", "jsonl", "--isolation", isolation)
         every = run("records", TXN, *options).json
@@ -539,7 +542,7 @@ def test_the_last_records_of_a_file(run: Any, partition: Path) -> None:
 
 @pytest.mark.parametrize("name", ["records", "batches"])
 def test_skip_comes_before_limit(run: Any, shelves: Path, name: str) -> None:
-    """Both count what would be shown."""
+    """Both count records that would be printed."""
     every = run(name, shelves).lines
     assert run(name, shelves, "--skip", 5, "--limit", 10).lines == every[5:15]
     assert run(name, shelves, "--skip", 1000).lines == []

@@ -21,8 +21,8 @@ from support.values import key_of, timestamp_of
 
 @pytest.fixture
 def keyed(tmp_path: Path) -> Path:
-    """Four partitions; each key has three records where Kafka's partitioner puts it,
-    and `stray` has one more in another one."""
+    """Four partitions; each key has three records in the partition that Kafka's
+    partitioner selects, and `stray` has one more in another one."""
     with logstore.open(tmp_path / "keyed") as store:
         topic = store.create_topic("orders", partitions=4)
         for number in range(3):
@@ -86,7 +86,7 @@ def test_the_partitioner_limits_where_a_key_is_looked_for(
 
 
 def test_a_partitioner_is_refused_where_it_means_nothing(run: Any, keyed: Path) -> None:
-    """Without a key, for a file, for another partitioner, with a partition missing."""
+    """There is no key, or a file, another partitioner, or a missing partition."""
     assume = ("--assume-partitioner", "kafka")
     for arguments, said in (
         ((keyed, *assume), "finds the partition of a --key"),
@@ -96,7 +96,7 @@ def test_a_partitioner_is_refused_where_it_means_nothing(run: Any, keyed: Path) 
         result = run("records", *arguments)
         assert (result.status, said in result.err) == (2, True), result.err
     shutil.rmtree(keyed / "orders-1")
-    for path in keyed.glob(".logstore*"):  # a broker of a cluster has none
+    for path in keyed.glob(".logstore*"):  # absent in a directory of a clustered broker
         path.unlink()
     result = run("records", keyed, "--key", "k", *assume)
     assert (result.status, "leave --assume-partitioner out" in result.err) == (2, True)
@@ -157,8 +157,8 @@ def test_last_of_a_file_is_of_its_records(run: Any, partition: Path) -> None:
 def test_damage_before_the_last_ones_was_not_asked_for(
     run: Any, partition: Path, policy: str
 ) -> None:
-    """`tail` ignores it, too; if there are fewer records, the whole log was asked
-    for."""
+    """`tail` ignores it, too; with fewer records, the whole log is within the
+    bounds."""
     flip_bit(logs_in(partition)[0], 8 * 100)
     every = run("records", partition, "--on-corruption", "skip").lines
     options = "--on-corruption", policy

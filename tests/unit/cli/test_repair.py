@@ -40,8 +40,7 @@ def test_repair_in_a_pipe_needs_yes(run: Any, partition: Path) -> None:
 def test_repair_has_no_default_mode(
     run: Any, partition: Path, options: list[str]
 ) -> None:
-    """Without one it shows what each would lose, changes nothing, and says what to
-    say."""
+    """Without one it shows the loss of each, changes nothing, and names the option."""
     log = damaged(partition)
     before = sorted(partition.parent.rglob("*"))
     frame = frames(log)[1]
@@ -132,7 +131,8 @@ def test_repair_on_a_terminal_asks_for_the_mode(
 
 @pytest.mark.parametrize("mode", ["cut", "skip"])
 def test_repair_with_yes_mends(run: Any, partition: Path, mode: str) -> None:
-    """Status 0, where it was kept, and nothing to do the next time."""
+    """The status is 0, the output names the kept copy, and the next run has nothing to
+    do."""
     damaged(partition)
     looked = run("repair", partition, "--mode", mode, "--dry-run")
     assert looked.status == 1
@@ -150,7 +150,7 @@ def test_repair_with_yes_mends(run: Any, partition: Path, mode: str) -> None:
 def test_repair_jsonl_has_actions_and_a_summary(
     run: Any, partition: Path, tmp_path: Path
 ) -> None:
-    """One object a line; `--quarantine` is where they are kept."""
+    """One object per line; `--quarantine` sets the directory of the copies."""
     damaged(partition)
     aside = tmp_path / "aside"
     result = run(

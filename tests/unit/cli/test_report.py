@@ -33,8 +33,8 @@ def test_report_exits_one_if_it_shows_problems(
 def test_report_replaces_its_file_as_a_whole(
     run: Any, partition: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The old page stays until the new one is whole, and if that never comes; the new
-    one has the mode of the old, and a link stays a link."""
+    """The old page stays until the new one is complete, and if it never is; the new one
+    has the mode of the old, and a link stays a link."""
     page, link = tmp_path / "r.html", tmp_path / "link.html"
     page.write_text("old")
     page.chmod(0o640)
@@ -108,7 +108,8 @@ def test_work_that_takes_long_has_a_bar(
     monkeypatch: pytest.MonkeyPatch,
     arguments: list[str],
 ) -> None:
-    """On a terminal; not where what is read is printed there, which would mix."""
+    """The bar is shown only on a terminal; not if the records are printed there, which
+    would mix."""
     monkeypatch.setenv("TERM", "xterm")
     defaults = (None, "bytes", 0.0)
     monkeypatch.setattr(Progress.__init__, "__defaults__", defaults)

@@ -1,4 +1,4 @@
-"""The JSON schema: nothing is lost, and every line of every subcommand has it."""
+"""The JSON schema: nothing is lost, and every line of every subcommand follows it."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def tricky(tmp_path: Path) -> Path:
 
 
 def bytes_of(line: dict[str, Any], name: str) -> bytes | None:
-    """A key or value as it was, by what docs/cli.md says."""
+    """The original key or value, decoded by the rules of docs/cli.md."""
     if f"{name}Base64" in line:
         assert name not in line
         return base64.b64decode(line[f"{name}Base64"], validate=True)
@@ -75,7 +75,7 @@ def headers_of(line: dict[str, Any]) -> list[tuple[str, bytes | None]]:
 
 @pytest.mark.parametrize("how", ["records", "export", "stdout"])
 def test_json_lines_lose_nothing(run: Any, tricky: Path, how: str) -> None:
-    """Every key, value and header comes back as it was."""
+    """Every key, value and header can be recovered."""
     if how == "records":
         lines = run("records", tricky, "--format", "jsonl").json
     elif how == "stdout":
@@ -104,7 +104,7 @@ def test_text_is_text_and_the_rest_is_base64(run: Any, tricky: Path) -> None:
 def test_export_writes_what_records_print(
     run: Any, tricky: Path, payload: str, times: str
 ) -> None:
-    """Line for line, whatever is asked for."""
+    """Line for line, for all options."""
     target = tricky.parent / "out.jsonl"
     options = ("--payload", payload, "--time", times)
     assert run("export", tricky, "-o", target, *options).status == 0
@@ -119,7 +119,8 @@ def test_export_of_transactions_writes_what_records_print(run: Any) -> None:
 
 
 def test_times_are_iso_on_request(run: Any, tricky: Path) -> None:
-    """In UTC, with milliseconds; a record without a timestamp has null."""
+    """The times are in UTC, with milliseconds; a record without a timestamp has
+    null."""
     line = run("records", tricky, "--format", "jsonl", "--time", "iso").json[0]
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", line["timestamp"])
     record = logstore.Record(0, -1, None, None, (), logstore.TimestampType.NO_TIMESTAMP)
@@ -199,12 +200,12 @@ def test_every_line_of_every_subcommand_has_the_schema(
     ],
 )
 def test_the_partition_of_a_path(path: str | None, found: tuple[Any, Any]) -> None:
-    """By the name of the directory."""
+    """The name of the directory has it."""
     assert partition_of(path) == found
 
 
 def test_names_are_in_camel_case() -> None:
-    """The library's are not."""
+    """The names in the library are not."""
     assert [camel(n) for n in ("kept_at", "path", "a_b_c")] == ["keptAt", "path", "aBC"]
 
 
@@ -219,7 +220,7 @@ def test_whatever_is_in_a_line_it_is_strict_json(value: Any) -> None:
 
 
 def test_control_characters_are_escapes() -> None:
-    """JSON may hold some of them as they are, a terminal must not get them."""
+    """JSON may contain some of them unescaped, a terminal must not get them."""
     text = "a\x7fb\u009bc\u202ed\u2028e"
     data = dumps(text)
     assert data.decode().isprintable()

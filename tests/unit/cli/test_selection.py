@@ -1,4 +1,4 @@
-"""Which records are shown, and where the N last of them begin."""
+"""The selection of records, and the beginning of the last N of them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Watched:
 
 
 def begins_right(partition: Any, isolation: str) -> None:
-    """From each of these offsets on there are as many records as were wanted."""
+    """Assert that any number of last records begins at the right offset."""
     records = partition.read(isolation=isolation, on_corruption="skip")
     offsets = [record.offset for record in records]
     for count in range(1, len(offsets) + 1):
@@ -69,7 +69,7 @@ def test_last_records_begin_where_there_are_so_many(
 def test_last_records_begin_right_if_every_second_batch_is_damaged(
     tmp_path: Path, magic: int, codec: str, remainder: int
 ) -> None:
-    """Damage is met wherever a step of the search begins."""
+    """Damage is at every step of the search."""
     path = write_store(tmp_path / "store", RECORDS, magic, codec, **SMALL)
     for log in logs_in(path):
         for frame in frames(log)[remainder::2]:
@@ -82,7 +82,7 @@ def test_last_records_begin_right_if_every_second_batch_is_damaged(
 def test_last_records_leave_out_markers_behind_damage(
     tmp_path: Path, number: int
 ) -> None:
-    """Where damage was met, batches are counted, and markers are batches, too."""
+    """After damage, batches are counted, and markers are batches, too."""
     copy = tmp_path / "copy"
     shutil.copytree(TXN.parent, copy)
     logs = logs_in(copy / TXN.name)
@@ -100,8 +100,8 @@ def test_last_records_leave_out_markers_and_aborted_ones(isolation: str) -> None
 
 
 def test_last_records_are_found_without_reading_them(tmp_path: Path) -> None:
-    """The heads of compressed batches have their numbers, and a log with no more
-    offsets than are wanted is not even counted."""
+    """The heads of compressed batches have their counts, and a log with no more offsets
+    than are wanted is not even counted."""
     path = write_store(tmp_path / "store", RECORDS, 2, "zstd", call=10, **SMALL)
     with logstore.open(path.parent, read_only=True) as store:
         watched: Any = Watched(store.topic("orders")[0])
@@ -113,7 +113,7 @@ def test_last_records_are_found_without_reading_them(tmp_path: Path) -> None:
 
 
 def test_last_ones_that_match_are_found_back_from_the_end(tmp_path: Path) -> None:
-    """Between two offsets, too; the start if fewer match."""
+    """Bounds are respected; the start is returned if fewer match."""
     path = write_store(tmp_path / "store", RECORDS, 2, **SMALL)
 
     def even(record: logstore.Record) -> bool:
@@ -177,7 +177,7 @@ def test_the_partition_of_a_key_is_that_of_kafka(
 
 
 def test_a_partition_that_is_not_here_makes_the_place_of_a_key_unknown() -> None:
-    """A broker of a cluster has some of the partitions."""
+    """A broker of a cluster has only some of the partitions."""
 
     class Topic:
         name, numbers = "orders", (0, 2)

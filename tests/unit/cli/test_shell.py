@@ -1,4 +1,4 @@
-"""`logstore-dump completion` and `man`, and what a shell asks for."""
+"""`logstore-dump completion` and `man`, and the requests of a shell."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "logstore-dump.1"
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_prints_a_script(run: Any, shell: str, tmp_path: Path) -> None:
-    """Which the shell takes, if it is here."""
+    """The shell accepts it, if it is installed."""
     result = run("completion", shell)
     assert result.status == 0
     assert VARIABLE in result.out
@@ -52,7 +52,7 @@ def completions(shell: str, words: str) -> list[str]:
 def test_subcommands_options_values_and_topics_are_completed(
     shell: str, store: Path
 ) -> None:
-    """Topics are those of the path that was typed."""
+    """Topics are read from the path on the command line."""
     assert "rebuild-index" in completions(shell, "logstore-dump reb")
     assert "--on-corruption" in completions(shell, "logstore-dump records --on")
     payloads = completions(shell, "logstore-dump records --payload b")
@@ -65,7 +65,7 @@ def test_subcommands_options_values_and_topics_are_completed(
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_both_words_of_a_subcommand_are_completed(shell: str) -> None:
-    """The first, and then those that go with it; then its options."""
+    """The first, then the words that may follow it; then its options."""
     assert "groups" in completions(shell, "logstore-dump gr")
     seconds = completions(shell, "logstore-dump groups ")
     for word in ("list", "describe", "reset", "export"):
@@ -79,13 +79,13 @@ def test_both_words_of_a_subcommand_are_completed(shell: str) -> None:
 
 
 def test_completion_of_a_topic_without_a_store_is_nothing(tmp_path: Path) -> None:
-    """And no error."""
+    """There is no error either."""
     line = f"logstore-dump records {tmp_path / 'missing'} --topic c"
     assert completions("bash", line) == [""]
 
 
 def test_manual_has_every_subcommand_and_option(run: Any) -> None:
-    """And groff finds nothing wrong with it."""
+    """groff accepts it without a warning."""
     text = run("man").out
     assert text == manual(cli)
     for name in ORDER:

@@ -16,7 +16,7 @@ def _values(path: Path) -> list[bytes | None]:
 
 
 def test_snapshot_is_made_with_and_without_an_owner(run: Any, tmp_path: Path) -> None:
-    """The copy has all records; the line says what there is."""
+    """The copy has all records; the output has the counts."""
     data = tmp_path / "data"
     with logstore.open(data) as store:
         store.create_topic("t").append(b"one")
@@ -41,7 +41,7 @@ def test_snapshot_over_something_exits_two(run: Any, tmp_path: Path) -> None:
 
 
 def test_snapshot_of_a_damaged_store_exits_one(run: Any, tmp_path: Path) -> None:
-    """It is made, and the damage is named."""
+    """The copy is made, and the damage is named."""
     data = tmp_path / "data"
     with logstore.open(data) as store:
         store.create_topic("t").append_many([b"one", b"two"])
@@ -56,7 +56,7 @@ def test_snapshot_of_a_damaged_store_exits_one(run: Any, tmp_path: Path) -> None
 def test_sealed_segments_are_links_unless_they_must_not_be(
     run: Any, tmp_path: Path, no_links: bool
 ) -> None:
-    """On one file system. The line says how many bytes they are."""
+    """Links need one file system. The output has the bytes in them."""
     data, copy = tmp_path / "data", tmp_path / "copy"
     config = logstore.TopicConfig(segment_bytes=200)
     with logstore.open(data) as store:

@@ -32,7 +32,7 @@ def test_stat_counts_records_by_magic_and_codec(run: Any, tmp_path: Path) -> Non
 
 
 def test_stat_of_damage_exits_one(run: Any, partition: Path) -> None:
-    """After what could be counted."""
+    """Everything countable is printed before."""
     flip_bit(logs_in(partition)[1], 8 * 30)
     result = run("stat", partition)
     assert result.status == 1
@@ -41,7 +41,7 @@ def test_stat_of_damage_exits_one(run: Any, partition: Path) -> None:
 
 
 def test_stat_sums_up(run: Any, store: Path) -> None:
-    """Below the partitions a table with totals, sorted as asked."""
+    """A table with totals follows the partitions, sorted as requested."""
     with logstore.open(store) as opened:
         opened.topic("clicks")[1].append(b"one more")
     lines = run("stat", store, "--sort", "-records").lines
@@ -57,7 +57,8 @@ def test_stat_sums_up(run: Any, store: Path) -> None:
 
 
 def test_stat_reads_on_behind_damage(run: Any, partition: Path) -> None:
-    """`skip` does so: the batches after it count, and the end says what is missing."""
+    """`skip` is used: the batches after it count, and the end lists the missing
+    ones."""
     log = logs_in(partition)[1]
     flip_bit(log, 8 * 30)
     first, following = frames(log)[:2]
@@ -77,7 +78,8 @@ def test_stat_reads_on_behind_damage(run: Any, partition: Path) -> None:
 def test_first_time_of_stat_is_that_of_a_record(
     run: Any, tmp_path: Path, magic: int, codec: str
 ) -> None:
-    """The smallest that a batch begins with, not the largest time of a batch."""
+    """The smallest time at the beginning of a batch, not the largest time of a
+    batch."""
     with logstore.open(tmp_path) as store:
         partition = new_partition(store, magic, codec)
         for first in (5000, 1000, 9000):
@@ -93,7 +95,7 @@ def test_first_time_of_stat_is_that_of_a_record(
 
 
 def test_first_time_of_stat_is_the_time_of_appending(run: Any, tmp_path: Path) -> None:
-    """If that is what the records have; the base of such a batch is another time."""
+    """The records have this time; the base of such a batch is another one."""
     settings = {"message_timestamp_type": "LogAppendTime"}
     with logstore.open(tmp_path) as store:
         partition = new_partition(store, 2, "none", **settings)
@@ -114,7 +116,7 @@ def test_stat_of_a_format_without_times_has_none(run: Any, tmp_path: Path) -> No
 def test_horizon_of_a_compacted_batch_is_no_time_of_a_record(
     run: Any, tmp_path: Path
 ) -> None:
-    """Compaction puts it where the time of the first record was."""
+    """Compaction stores it in place of the time of the first record."""
     config = logstore.TopicConfig(
         cleanup_policy="compact", message_format=2, segment_bytes=300
     )

@@ -29,15 +29,16 @@ def named(suggestion: str) -> tuple[str, list[str]]:
 
 
 def of_every_command() -> list[str]:
-    """The suggestions for subcommands, and those for an option that are one."""
+    """The suggestions for subcommands, and suggestions for options that name a
+    subcommand."""
     others = [one for many in suggestions._OPTIONS for one in many]
     return [*suggestions._COMMANDS, *(o for o in others if not o.startswith("-"))]
 
 
 @pytest.mark.parametrize("suggestion", of_every_command())
 def test_a_suggestion_is_there_and_changes_nothing(suggestion: str) -> None:
-    """A subcommand that could change something is one with --dry-run or --help; the
-    options are those that it has."""
+    """A subcommand that can change something is suggested with --dry-run or --help; the
+    suggested options exist."""
     name, words = named(suggestion)
     options = {o for o in words if o.startswith("-")}
     if not name:
@@ -95,12 +96,13 @@ def test_a_word_is_answered_with_what_was_meant(
 def test_a_word_that_says_nothing_is_answered_with_what_there_is(
     run: Any, word: str
 ) -> None:
-    """All subcommands; similar letters alone are no reason."""
+    """The answer lists all subcommands; similar letters alone are no reason for a
+    suggestion."""
     assert "; there are ls, stat, records" in run(word).err
 
 
 def test_the_first_of_two_words_is_answered_with_those_that_follow(run: Any) -> None:
-    """A listing, not a suggestion."""
+    """The answer is a listing, not a suggestion."""
     said = "there are groups list, groups describe, groups reset, groups export\n"
     assert said in run("groups", "data").err
 
@@ -116,7 +118,7 @@ def test_the_first_of_two_words_is_answered_with_those_that_follow(run: Any) -> 
 def test_what_it_does_not_do_is_answered_with_what_does(
     run: Any, word: str, said: str
 ) -> None:
-    """Without a suggestion."""
+    """There is no suggestion."""
     err = run(word).err
     assert said in err
     assert "did you mean" not in err
@@ -170,7 +172,7 @@ def test_no_option_is_suggested_that_writes_or_only_looks_alike(
 
 
 def test_suggested_options_are_options_of_some_subcommand() -> None:
-    """None is left of an option that is gone."""
+    """No suggestion names a removed option."""
     known = {
         option
         for command in cli.commands.values()

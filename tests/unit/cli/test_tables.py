@@ -1,4 +1,5 @@
-"""Tables fit the terminal, and say what they left out; in a pipe they have all."""
+"""Tables fit the terminal, and name the omitted columns; in a pipe they are
+complete."""
 
 from __future__ import annotations
 
@@ -70,7 +71,7 @@ def test_a_table_fits_the_terminal(
 
 
 def test_what_is_left_out_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The columns, the first to go first; and that names are shortened."""
+    """The columns, in the order of their omission; and that names are shortened."""
     lines = printed(monkeypatch, 60, Terminal())
     assert note(lines).startswith("(without time and with shortened names, to fit")
     lines = printed(monkeypatch, 30, Terminal(), ROWS[:1])
@@ -82,14 +83,14 @@ def test_what_is_left_out_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_column_that_rows_are_sorted_by_stays(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Another one goes in its place."""
+    """Another one is omitted instead."""
     lines = printed(monkeypatch, 62, Terminal(), sort="-time")
     assert "time" in lines[0]
     assert "place" not in lines[0]
 
 
 def test_a_pipe_gets_every_column_however_wide(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a note, and nothing is bold."""
+    """There is no note, and nothing is bold."""
     lines = printed(monkeypatch, 20, io.StringIO())
     assert len(lines) == 5
     assert lines[0].split() == ["name", "size", "time", "place"]
@@ -101,7 +102,7 @@ def test_a_pipe_gets_every_column_however_wide(monkeypatch: pytest.MonkeyPatch) 
 def test_heads_and_totals_are_bold_on_a_terminal(
     monkeypatch: pytest.MonkeyPatch, no_color: bool
 ) -> None:
-    """Unless NO_COLOR is set; then there is no control sequence at all."""
+    """NO_COLOR removes all control sequences."""
     if no_color:
         monkeypatch.setenv("NO_COLOR", "1")
     lines = printed(monkeypatch, 200, Terminal())

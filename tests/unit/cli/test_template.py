@@ -35,12 +35,12 @@ RECORD = logstore.Record(
     ],
 )
 def test_fields_and_escapes(text: str, shown: bytes) -> None:
-    """The fields are those of kcat's `-f`; bytes stay bytes."""
+    """The fields are the same as of kcat's `-f`; bytes stay bytes."""
     assert compiled(text)("topic", 3, RECORD) == shown
 
 
 def test_null_is_empty_and_its_length_is_minus_one() -> None:
-    """kcat prints the same; a file whose name gives no partition has none."""
+    """kcat prints the same; the partition of a file is empty if its name gives none."""
     record = logstore.Record(0, -1, None, None, ())
     assert compiled("%k|%s|%K|%S|%t|%p")(None, None, record) == b"||-1|-1||"
 
@@ -70,7 +70,7 @@ def test_an_error_shows_the_format_as_it_was_typed(
 
 @pytest.mark.parametrize("name", ["records", "tail"])
 def test_a_template_is_no_json(run: Any, partition: Path, name: str) -> None:
-    """Both together are a mistake, and neither is dropped."""
+    """Both together are an error, and neither is ignored."""
     given = ("--template", "%o", "--format", "jsonl")
     result = run(name, partition, *given)
     assert (result.status, result.out) == (2, "")
@@ -91,7 +91,7 @@ def test_bytes_reach_a_pipe_as_they_are(
 def test_a_terminal_gets_no_control_sequences(
     run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """But for the line ends and tabs."""
+    """Only line ends and tabs are passed on."""
     monkeypatch.setenv("TERM", "xterm")
     with logstore.open(tmp_path) as store:
         new_partition(store).append(b"\x1b[2J\xff")

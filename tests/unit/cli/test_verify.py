@@ -14,7 +14,7 @@ from support.values import append_one, new_partition, write_store
 
 
 def test_verify_prints_every_problem(run: Any, partition: Path) -> None:
-    """And exits 1; without any it exits 0."""
+    """The status is 1; without a problem it is 0."""
     assert run("verify", partition.parent).status == 0
     first, second = logs_in(partition)[:2]
     flip_bit(first, 8 * 30)
@@ -30,7 +30,7 @@ def test_verify_prints_every_problem(run: Any, partition: Path) -> None:
 
 
 def test_verify_notes_exit_zero(run: Any, tmp_path: Path) -> None:
-    """A store in use."""
+    """The store is in use."""
     with logstore.open(tmp_path) as store:
         append_one(new_partition(store))
         result = run("verify", tmp_path)
@@ -48,7 +48,7 @@ def test_verify_threads(run: Any, partition: Path) -> None:
 
 
 def test_verify_prints_problems_last(run: Any, tmp_path: Path) -> None:
-    """Behind the notes, and the counts after both."""
+    """They follow the notes; the counts follow both."""
     path = write_store(tmp_path / "store", RECORDS, magic=2, **SMALL)
     flip_bit(logs_in(path)[0], 8 * 30)
     with logstore.open(path.parent) as store:
@@ -109,7 +109,7 @@ def test_verify_groups_problems_of_indexes(run: Any, tmp_path: Path) -> None:
 def test_verify_messages_have_relative_paths(
     run: Any, partition: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Below the working directory; JSON lines have absolute ones."""
+    """Paths below the working directory are relative; JSON lines have absolute ones."""
     flip_bit(logs_in(partition)[0], 8 * 30)
     monkeypatch.chdir(partition.parent)
     result = run("verify", ".")
@@ -123,7 +123,7 @@ def test_verify_messages_have_relative_paths(
 def test_verify_html_is_the_report(
     run: Any, partition: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To a file or to standard output; the status is that of the check."""
+    """It goes to a file or to standard output; the status is that of the check."""
 
     class Report:
         def __init__(self, path: str, **_: object) -> None:

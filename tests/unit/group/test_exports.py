@@ -1,4 +1,4 @@
-"""Handing a group's offsets over to a broker: what is written, and what refuses."""
+"""Handing a group's offsets over to a broker: written records, and refusals."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def broker(tmp_path: Path) -> OffsetsTopic:
 def test_offsets_are_committed_in_the_partition_of_the_group(
     source: Path, broker: OffsetsTopic
 ) -> None:
-    """They have the time of the call, without those of another log; offsets of other
-    partitions and of other groups stay."""
+    """They have the time of the call, without the epoch and topic id of the source;
+    offsets of other partitions and of other groups stay."""
     number = partition_of_group("g", 3)
     for dry_run in (True, False):
         before = time.time_ns() // 1_000_000
@@ -87,14 +87,14 @@ def test_offsets_are_committed_in_the_partition_of_the_group(
 
 
 def test_dry_run_writes_nothing(source: Path, broker: OffsetsTopic) -> None:
-    """Not a byte in either directory."""
+    """Neither directory changes."""
     seen = snapshot_of(source), snapshot_of(broker.directory)
     assert export_group(source, "g", to=broker.directory, dry_run=True).dry_run
     assert (snapshot_of(source), snapshot_of(broker.directory)) == seen
 
 
 def test_only_what_was_shown_is_exported(source: Path, broker: OffsetsTopic) -> None:
-    """The changes of a dry run are made, or none if they are others now."""
+    """The changes of a dry run are made, or none if they differ by now."""
     planned = export_group(source, "g", to=broker.directory, dry_run=True).changes
     seen = offsets_of(kafka_groups(broker.directory))
     others = (dataclasses.replace(planned[0], after=1), *planned[1:])
@@ -112,7 +112,7 @@ def test_only_what_was_shown_is_exported(source: Path, broker: OffsetsTopic) -> 
 
 
 def test_source_is_not_written(source: Path, broker: OffsetsTopic) -> None:
-    """It may be another broker that runs."""
+    """It may be the directory of another broker that runs."""
     seen = snapshot_of(source)
     export_group(source, "g", to=broker.directory, dry_run=False)
     assert snapshot_of(source) == seen
@@ -158,7 +158,7 @@ def test_log_of_old_batches_gets_old_batches(source: Path, tmp_path: Path) -> No
 def test_group_of_many_partitions_is_exported_whole(
     tmp_path: Path, broker: OffsetsTopic
 ) -> None:
-    """More than one batch takes."""
+    """The group needs more than one batch."""
     offsets = [
         committed(OffsetCommit("big", "t", number, number, metadata="m" * 3000))
         for number in range(1000)
@@ -182,8 +182,8 @@ def test_group_of_many_partitions_is_exported_whole(
 def refused(
     broker: Path, call: Callable[[], Any], kind: type[logstore.LogStoreError], text: str
 ) -> None:
-    """The call raises this, and changes nothing in the broker's directory but for the
-    files of the lock, which it has had for a moment, if it was free."""
+    """The call raises this error, and changes nothing in the broker's directory except
+    for the files of the lock, which it has briefly held if it was free."""
     kept = (".lock",) if kind is logstore.StoreLockedError else (".", ".lock")
     seen = {
         name: stamp for name, stamp in snapshot_of(broker).items() if name not in kept
@@ -219,7 +219,7 @@ def test_running_broker_refuses(source: Path, broker: OffsetsTopic) -> None:
 def test_group_that_is_not_there_is_told_from_one_that_is_not_here(
     source: Path, broker: OffsetsTopic, tmp_path: Path
 ) -> None:
-    """Three different reasons, none of which writes."""
+    """Three different reasons; nothing is written."""
     partly = tmp_path / "partly"
     made = OffsetsTopic(partly, partitions=2)
     checkpoint = f"0\n2\n{TOPIC} 0 0\n{TOPIC} 1 0\n"
@@ -243,7 +243,8 @@ def test_group_that_is_not_there_is_told_from_one_that_is_not_here(
 def test_broker_without_all_of_the_topic_refuses(
     source: Path, broker: OffsetsTopic
 ) -> None:
-    """The number of partitions decides where a group is: it must be known."""
+    """The number of partitions must be known, because it decides which partition has a
+    group."""
     (broker.directory / "replication-offset-checkpoint").write_text(
         f"0\n1\n{TOPIC} 4 1\n"
     )
@@ -272,7 +273,7 @@ def test_broker_without_all_of_the_topic_refuses(
 
 
 def test_broker_without_the_topic_refuses(source: Path, tmp_path: Path) -> None:
-    """It makes the topic itself, with as many partitions as it is configured for."""
+    """The broker creates the topic itself, with its configured number of partitions."""
     made = OffsetsTopic(tmp_path / "new", topics={"t": (1,)})
     shutil.rmtree(made.directory / f"{TOPIC}-0")
     with pytest.raises(logstore.TopicNotFoundError, match="have a group commit"):
@@ -282,7 +283,7 @@ def test_broker_without_the_topic_refuses(source: Path, tmp_path: Path) -> None:
 def test_directories_that_cannot_be_meant_are_refused(
     source: Path, tmp_path: Path
 ) -> None:
-    """One that does not exist is not made; the group's own one is none."""
+    """A missing directory is not made; the directory of the group itself is refused."""
     with pytest.raises(logstore.StoreNotFoundError):
         export_group(source, "g", to=tmp_path / "none", dry_run=False)
     assert not (tmp_path / "none").exists()
@@ -291,7 +292,7 @@ def test_directories_that_cannot_be_meant_are_refused(
 
 
 def test_damaged_log_of_the_broker_refuses(source: Path, broker: OffsetsTopic) -> None:
-    """Where it is not known how the log ends nothing is appended."""
+    """If the end of the log is unknown, nothing is appended."""
     number = partition_of_group("g", 3)
     broker.put(commit_of(5), partition=number)
     (log,) = logs_in(broker.directory / f"{TOPIC}-{number}")
@@ -309,7 +310,7 @@ def test_damaged_log_of_the_broker_refuses(source: Path, broker: OffsetsTopic) -
 def test_full_disk_leaves_the_former_offsets(
     source: Path, broker: OffsetsTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The error is named; what the broker had counts."""
+    """The error is named; the offsets of the broker count."""
     (log,) = logs_in(broker.directory / f"{TOPIC}-{partition_of_group('g', 3)}")
     size = log.stat().st_size
 

@@ -56,8 +56,8 @@ def test_store_without_groups_has_none(path: Path) -> None:
 
 
 def test_lag_is_from_the_committed_offset_to_the_end(path: Path) -> None:
-    """The owner shows it, whether it has used the partition or not, and any other
-    process; it grows with each append, and the members are counted."""
+    """The owner shows it, whether it has used the partition or not, and so does any
+    other process; it grows with each append, and the members are counted."""
     commit(path, "g", 4)
     row = {"topic": "t", "partition": 0, "current_offset": 4, "lag": 6}
     assert group_of(metrics.of_directory(path))["partitions"] == [row]
@@ -89,7 +89,7 @@ def test_offset_that_does_not_count_any_more_has_no_lag(path: Path) -> None:
 
 
 def test_prometheus_has_the_names_and_labels_of_kafka_exporter(path: Path) -> None:
-    """The labels are in its order; those of a group are escaped."""
+    """The labels have the order of kafka_exporter; values of a group are escaped."""
     commit(path, 'a"b', 4)
     lines = metrics.text(metrics.of_directory(path)).splitlines()
     labels = 'consumergroup="a\\"b",topic="t",partition="0"'
@@ -101,7 +101,7 @@ def test_prometheus_has_the_names_and_labels_of_kafka_exporter(path: Path) -> No
 
 
 def test_damaged_group_is_counted_and_the_others_are_there(path: Path) -> None:
-    """Monitoring must not take it for a group that has gone."""
+    """Monitoring must not take it for a deleted group."""
     commit(path, "g", 4)
     commit(path, "h", 5)
     file = path / ".logstore-group-g"

@@ -1,4 +1,4 @@
-"""`groups`: what anyone sees of the consumer groups of a store, without a lock."""
+"""`groups`: the consumer groups of a store, seen by other processes without a lock."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def store(tmp_path: Path) -> Path:
 
 
 def test_store_without_groups_has_none(store: Path, tmp_path: Path) -> None:
-    """And nothing that is no store is one."""
+    """A directory that is no store is refused."""
     assert list(groups(store)) == []
     assert groups(store).problems == ()
     with pytest.raises(logstore.StoreNotFoundError):
@@ -100,7 +100,7 @@ def test_members_partitions_offsets_and_lag_are_shown(store: Path) -> None:
 
 
 def test_partitions_that_were_not_taken_yet_are_a_rebalance(store: Path) -> None:
-    """A member that has to wait for another one."""
+    """One member has to wait for another one."""
     with consumer(store) as one:
         settle(one)
         with consumer(store) as two:
@@ -114,7 +114,8 @@ def test_partitions_that_were_not_taken_yet_are_a_rebalance(store: Path) -> None
 
 
 def test_member_that_was_assigned_by_its_program_is_shown(store: Path) -> None:
-    """It takes part in no assignment, but it lives, and it has what it commits."""
+    """It takes part in no assignment, but it lives, and has the partitions that it
+    commits."""
     with consumer(store, topics=()) as one:
         one.assign([T1])
         one.poll(0)
@@ -128,7 +129,7 @@ def test_member_that_was_assigned_by_its_program_is_shown(store: Path) -> None:
 
 
 def test_process_that_was_killed_is_no_member(store: Path) -> None:
-    """At once; its offsets stay."""
+    """It disappears at once; its offsets stay."""
     with subprocess.Popen(
         [sys.executable, "-c", MEMBER, str(store)],
         stdin=subprocess.PIPE,
@@ -145,8 +146,9 @@ def test_process_that_was_killed_is_no_member(store: Path) -> None:
 
 
 def test_lock_that_outlives_its_process_is_named(store: Path) -> None:
-    """After a fork from C, of which Python is not told, the child holds the lock of the
-    member on: the group says which process had joined, and that it has ended."""
+    """After a fork from C, which Python does not notice, the child holds the lock of
+    the member: the group names the process that had joined, and reports that it has
+    ended."""
     with subprocess.Popen(
         [sys.executable, "-c", FORKS, str(store)],
         stdin=subprocess.PIPE,
@@ -163,7 +165,7 @@ def test_lock_that_outlives_its_process_is_named(store: Path) -> None:
             assert (member.pid, member.has_ended) == (process.pid, True)
         finally:
             os.kill(child, signal.SIGKILL)
-            # It is nobody's child here: the end of its output is its end.
+            # It is no child of this process: the end of its output is its end.
             assert process.stdout.read() == b""
     assert only(groups(store)).members == ()
 
@@ -189,7 +191,7 @@ def test_offset_of_a_topic_that_was_made_again_has_no_lag(store: Path) -> None:
 def test_positions_of_transactions_are_those_that_were_published(
     store: Path, group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not the copy in the group's file, which a crash may leave behind."""
+    """The copy in the group's file is not used: after a crash it may be older."""
     with logstore.open(store) as opened:
         opened.create_topic("out", 1)
     with consumer(store, group=group) as one:
@@ -216,7 +218,7 @@ def test_positions_of_transactions_are_those_that_were_published(
 
 
 def test_copy_of_a_store_has_no_members(store: Path, tmp_path: Path) -> None:
-    """Locks are of one machine, and of one file."""
+    """Locks belong to one machine, and to one file."""
     with consumer(store) as one:
         settle(one)
         drain(one)
@@ -229,7 +231,7 @@ def test_copy_of_a_store_has_no_members(store: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("group", ["a/b", "a%2Fb", "grün", "x" * 300, "🙂" * 100])
 def test_any_id_is_the_name_of_its_group(store: Path, group: str) -> None:
-    """However its file is called."""
+    """The name of the file does not matter."""
     with consumer(store, group=group) as one:
         settle(one)
         drain(one)
@@ -262,7 +264,8 @@ def committed_groups(store: Path, *names: str) -> None:
 
 
 def test_damaged_group_is_a_problem_and_hides_no_other(store: Path) -> None:
-    """A group with damage is not shown, and one with a torn append is, up to that."""
+    """A group with damage is not shown; a group with a torn append is, up to the
+    tear."""
     committed_groups(store, "good", "bad")
     file = store / layout.group_file("bad")
     whole = file.read_bytes()
@@ -297,7 +300,7 @@ def test_file_of_another_group_is_a_problem(store: Path) -> None:
 
 
 def test_nothing_is_written_and_no_lock_taken(store: Path) -> None:
-    """Beside a member that holds the mutex."""
+    """A member holds the mutex at that time."""
     with consumer(store) as one:
         settle(one)
         drain(one)
@@ -313,7 +316,7 @@ def test_nothing_is_written_and_no_lock_taken(store: Path) -> None:
 def test_position_that_was_published_since_has_no_time_of_an_older_commit(
     tmp_path: Path,
 ) -> None:
-    """The group's file has a copy of it, which a crash may leave behind."""
+    """The group's file has a copy of the position, which may be old after a crash."""
     path = store_with(tmp_path / "s")
     file, copies, seen = path / ".logstore-group-g", [], []
     with consumer(path) as one:

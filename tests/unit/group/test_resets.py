@@ -1,4 +1,4 @@
-"""Setting a group's offsets: where to, for which partitions, and what refuses."""
+"""Setting a group's offsets: targets, partitions, and refusals."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ T = datetime.timezone.utc
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    """Topic "t": records at the seconds 0 to 9 and 0 to 19, of which the first two of
-    partition 0 were deleted; "u" has one partition."""
+    """Topic "t": records at the seconds 0 to 9 and 0 to 19; the first two of partition
+    0 were deleted; "u" has one partition."""
     path = tmp_path / "store"
     with logstore.open(path) as opened:
         topic = opened.create_topic("t", 2)
@@ -91,7 +91,7 @@ def test_offsets_are_set_where_they_are_meant(
 
 
 def test_consumer_begins_where_the_group_was_reset_to(store: Path) -> None:
-    """At the offset, with nothing lost or repeated beside it."""
+    """It begins at the offset; no record is lost or repeated."""
     commit(store, (T0, 5), (T1, 9))
     reset_offsets(store, "g", to=8, dry_run=False)
     with consumer(store) as one:
@@ -100,7 +100,7 @@ def test_consumer_begins_where_the_group_was_reset_to(store: Path) -> None:
 
 
 def test_other_partitions_and_groups_stay(store: Path) -> None:
-    """Only what the topics name is changed."""
+    """Only the partitions of the named topics are changed."""
     commit(store, (T0, 5), (TopicPartition("u", 0), 3))
     commit(store, (T0, 6), group="h")
     reset_offsets(store, "g", to="earliest", topics=["u"], dry_run=False)
@@ -109,7 +109,7 @@ def test_other_partitions_and_groups_stay(store: Path) -> None:
 
 
 def test_topics_name_partitions_without_an_offset_too(store: Path) -> None:
-    """So a group can be given its first offsets, before it exists."""
+    """A group can get its first offsets before it exists."""
     changes = reset_offsets(store, "new", to="latest", topics=["t"], dry_run=False)
     assert [(one.before, one.after) for one in changes] == [(None, 10), (None, 20)]
     with consumer(store, group="new", reset="error") as one:
@@ -122,7 +122,7 @@ def test_topics_name_partitions_without_an_offset_too(store: Path) -> None:
 
 
 def test_group_without_offsets_needs_topics(store: Path) -> None:
-    """And nothing is made for it."""
+    """No group is made."""
     before = snapshot_of(store)
     for dry_run in (True, False):
         with pytest.raises(logstore.errors.GroupNotFoundError, match="name its topics"):
@@ -131,7 +131,7 @@ def test_group_without_offsets_needs_topics(store: Path) -> None:
 
 
 def test_group_with_members_is_refused(store: Path) -> None:
-    """Their positions are theirs; the error names the processes."""
+    """Their positions belong to them; the error names the processes."""
     commit(store, (T0, 5))
     with consumer(store) as one:
         settle(one)
@@ -147,7 +147,7 @@ def test_group_with_members_is_refused(store: Path) -> None:
 
 
 def test_group_that_commits_by_transactions_is_refused(store: Path) -> None:
-    """Its offsets are not in its file: also when somebody has removed that."""
+    """Its offsets are not in its file: a removed file makes no difference."""
     with consumer(store) as one:
         settle(one)
         drain(one)
@@ -165,7 +165,7 @@ def test_group_that_commits_by_transactions_is_refused(store: Path) -> None:
 def test_mutex_that_another_process_keeps_is_a_named_error(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After some seconds, and nothing was changed."""
+    """The error comes after some seconds, and nothing was changed."""
     commit(store, (T0, 5))
     monkeypatch.setattr(resets, "_WAIT_S", 0.05)
     one = OneMember(store)
@@ -184,7 +184,7 @@ def test_mutex_that_another_process_keeps_is_a_named_error(
 def test_state_is_read_again_under_the_mutex(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Commits of others in between are `before`."""
+    """Commits of other members in between are `before`."""
     commit(store, (T0, 5))
     locked = resets.Slots.locked
     done: list[bool] = []
@@ -201,7 +201,7 @@ def test_state_is_read_again_under_the_mutex(
 
 
 def test_offset_of_a_topic_that_was_made_again_does_not_count(store: Path) -> None:
-    """It is none of this log."""
+    """The offset belongs to another log."""
     commit(store, (T0, 5))
     with logstore.open(store) as opened:
         opened.delete_topic("t")
@@ -214,8 +214,8 @@ def test_offset_of_a_topic_that_was_made_again_does_not_count(store: Path) -> No
 
 
 def test_offset_does_not_count_in_a_directory_without_an_identity(store: Path) -> None:
-    """Another program has made the topic again, perhaps: a consumer, the list of groups
-    and a reset agree."""
+    """Another program may have made the topic again: a consumer, the list of groups and
+    a reset agree."""
     key = TopicPartition("u", 0)
     commit(store, (key, 5))
     for file in (store / "u-0").iterdir():
@@ -231,7 +231,7 @@ def test_offset_does_not_count_in_a_directory_without_an_identity(store: Path) -
 
 
 def test_topic_that_is_not_there_is_a_named_error(store: Path) -> None:
-    """One that was named, and one that the group has read."""
+    """A topic that was named, and one that the group has read."""
     commit(store, (T0, 5), (TopicPartition("u", 0), 3))
     with pytest.raises(logstore.TopicNotFoundError):
         reset_offsets(store, "g", to="earliest", topics=["none"], dry_run=True)
@@ -257,7 +257,7 @@ def test_topic_that_is_not_there_is_a_named_error(store: Path) -> None:
 def test_arguments_that_cannot_be_meant_are_refused(
     store: Path, given: dict[str, Any]
 ) -> None:
-    """Nothing is guessed."""
+    """Ambiguous arguments are not guessed."""
     commit(store, (T0, 5))
     with pytest.raises(logstore.ConfigError):
         reset_offsets(store, **{"group": "g", **given}, dry_run=False)

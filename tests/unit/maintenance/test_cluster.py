@@ -29,7 +29,7 @@ def test_directory_without_files_of_a_cluster_says_nothing(tmp_path: Path) -> No
 
 
 def test_levels_are_kept_by_where_they_are(tmp_path: Path) -> None:
-    """A broker of each release reads others of these files."""
+    """Brokers of different releases read different ones of these files."""
     log = tmp_path / "__cluster_metadata-0"
     metadata_log(tmp_path, [level_record(NAME, 21)], "bootstrap.checkpoint")
     assert found(tmp_path) == Cluster(bootstrap={NAME: 21})
@@ -53,7 +53,7 @@ def test_highest_level_of_the_log_counts_until_a_snapshot(tmp_path: Path) -> Non
 
 
 def test_damage_leaves_what_is_before_it(tmp_path: Path) -> None:
-    """Without topics: which there are is not known any more."""
+    """There are no topics: the current ones are unknown."""
     log = tmp_path / "__cluster_metadata-0"
     metadata_log(log, [topic_record("t", TOPIC_ID), level_record(NAME, 33)], LOG)
     data = (log / LOG).read_bytes()

@@ -1,4 +1,4 @@
-"""The surroundings of a store, as `doctor` sees them."""
+"""The environment of a store, as `doctor` sees it."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def test_writer_is_told_by_its_process(path: Path) -> None:
 
 
 def test_directory_without_an_owner_says_so_while_others_write(path: Path) -> None:
-    """A process that hands in has the lock for a moment. Its owner has closed it, or
-    was killed: then the time is that of the first process after it."""
+    """A process that hands in has the lock briefly. Its owner has closed it, or was
+    killed: then the time is taken from the first process after it."""
     closed_ms = time.time_ns() // 1_000_000
     with logstore.open(path, shared=True) as shared:
         shared.topic("orders")[0].append(b"x")
@@ -113,7 +113,7 @@ def test_sizes_numbers_and_owners_are_for_people(path: Path) -> None:
 
 
 class Nameless(Files):
-    """A machine whose tables have no such user, or which has none."""
+    """A machine whose tables have no such user, or that has no tables."""
 
     tables = "", ""
 
@@ -134,7 +134,8 @@ def test_a_user_without_a_name_is_a_number(path: Path, table: str) -> None:
 
 @pytest.mark.parametrize("name", ["__cluster_metadata-0", "remote-log-index-cache"])
 def test_directories_of_kafka_alone_are_not_foreign(path: Path, name: str) -> None:
-    """Whatever is in them; another directory is, and so is a file in a partition."""
+    """Their contents do not matter; another directory is foreign, and so is a file in a
+    partition."""
     (path / name).mkdir()
     for inner in ("quorum-state", "00000000000000000028-0000000001.checkpoint"):
         (path / name / inner).touch()

@@ -1,4 +1,4 @@
-"""Which findings are damage to records."""
+"""The classification of findings as damage to records."""
 
 from __future__ import annotations
 
@@ -78,5 +78,5 @@ def test_problem_is_what_is_wrong_or_lost_or_refused(
     ],
 )
 def test_remedy_of_a_kind(kind: str, remedy: str) -> None:
-    """Data that is not understood is not changed, and what is no problem needs none."""
+    """Data in an unknown format is not changed, and a note needs no remedy."""
     assert Finding(CONTENTS, kind, PROBLEM, LOG, "").remedy == remedy

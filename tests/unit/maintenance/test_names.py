@@ -1,5 +1,5 @@
-"""Names and checkpoints as a broker reads them; tests/interop/test_handover.py asks
-brokers themselves."""
+"""Names and checkpoints as a broker reads them; tests/interop/test_handover.py checks
+real brokers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from logstore.maintenance.names import (
     ],
 )  # fmt: skip
 def test_names_that_a_broker_refuses(name: str, is_refused: bool) -> None:
-    """Not named topic-number, as Java reads a number of 32 bits."""
+    """They are not named topic-number with a number of 32 bits, as Java reads it."""
     assert is_refused_name(name) == is_refused
 
 
@@ -48,7 +48,8 @@ def test_partition_of_a_name_is_the_one_that_a_broker_takes(name: str) -> None:
     ],
 )  # fmt: skip
 def test_files_that_a_broker_refuses(name: str, is_refused: bool) -> None:
-    """Named as a file of a segment, with no offset before the first dot."""
+    """They are named like a file of a segment, but have no offset before the first
+    dot."""
     assert is_refused_file(name) == is_refused
 
 
@@ -70,7 +71,7 @@ def test_directory_has_one_meaning() -> None:
     ],
 )  # fmt: skip
 def test_checkpoint_is_read_as_a_broker_reads_it(text: bytes, fault: str) -> None:
-    """Numbers below 0 are numbers."""
+    """Numbers below 0 are accepted."""
     found = broker_checkpoint_fault(text)
     assert fault in found
     assert bool(found) == bool(fault)

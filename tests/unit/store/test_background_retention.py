@@ -1,4 +1,4 @@
-"""Retention that a store applies by itself, and what it tells of it."""
+"""Retention that a store applies by itself, and its errors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OLD = TopicConfig(segment_bytes=100, retention_ms=1000, file_delete_delay_ms=0)
 
 
 def fill(partition: logstore.Partition, count: int = 5) -> None:
-    """Segments of one old record each."""
+    """Fill a partition with segments of one old record each."""
     for _ in range(count):
         partition.append(bytes(66), timestamp_ms=1_000_000)
 
@@ -53,7 +53,7 @@ def test_store_applies_the_retention_of_a_topic_by_itself(tmp_path: Path) -> Non
 
 
 def test_store_that_is_only_opened_applies_retention(tmp_path: Path) -> None:
-    """Nobody appends, and nobody has asked for the partition."""
+    """No append and no other use of the partition is needed."""
     with logstore.open(tmp_path) as store:
         fill(store.create_topic("orders", config=OLD)[0])
         assert len(store.topic("orders")[0].segments) == 5
@@ -90,13 +90,13 @@ def test_topic_without_settings_gets_the_defaults_of_the_store(tmp_path: Path) -
     with logstore.open(tmp_path, config=config) as store:
         assert store.create_topic("a").config == defaults
         assert store.create_topic("b", config=TopicConfig()).config == TopicConfig()
-    with logstore.open(tmp_path) as store:  # they were written down
+    with logstore.open(tmp_path) as store:  # they were saved
         assert store.topic("a").config == defaults
         assert store.create_topic("c").config == TopicConfig()
 
 
 class NoSpaceKnown(Files):
-    """The system does not say how much is free, which retention asks for."""
+    """The system does not report free space, which retention needs."""
 
     is_failing = True
 
@@ -136,8 +136,8 @@ CALLS: dict[str, Callable[[logstore.Store], object]] = {
 def test_failure_is_raised_by_the_next_call_and_by_one(
     tmp_path: Path, name: str
 ) -> None:
-    """It has done nothing then; the one behind it works. What fails again in the same
-    way is logged, and not raised each time."""
+    """The failing call does nothing, and the next one works. Repeated failures of the
+    same kind are logged, and not raised each time."""
     files, store = failing_store(tmp_path)
     with store:
         end = store._topics.open_partition("orders", 0).end_offset
@@ -171,7 +171,7 @@ def test_failure_that_comes_back_is_raised_again(tmp_path: Path) -> None:
 
 
 def test_readers_are_not_told(tmp_path: Path) -> None:
-    """A read is right or wrong by itself; the log says what failed."""
+    """A read is right or wrong by itself; the failure is logged."""
     _, store = failing_store(tmp_path)
     with store:
         partition = store._topics.open_partition("orders", 0)
@@ -232,7 +232,7 @@ def test_no_thread_to_be_had_keeps_nobody_from_opening(
 
 
 def test_close_does_not_wait_for_a_round(tmp_path: Path) -> None:
-    """Only for the partition that it is at."""
+    """It only waits for the current partition."""
     files = FaultyFiles()
     store = open_store(tmp_path, _files=files, config=SOON)
     topic = store.create_topic("orders", 50, config=OLD)

@@ -1,4 +1,4 @@
-"""The numbers of partitions that were not used yet."""
+"""The metrics of partitions that were not used yet."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_partition_has_the_same_numbers_before_and_after_its_first_use(
 def test_partition_of_a_killed_store_has_the_sizes_of_its_files(
     tmp_path: Path,
 ) -> None:
-    """Its recovery alone determines where it ends."""
+    """Only its recovery determines its end."""
     with logstore.open(tmp_path / "store") as store:
         config = config_of(1, segment_bytes=400)
         partition = store.create_topic("orders", config=config)[0]

@@ -1,4 +1,4 @@
-"""View of the consumer groups on an open store."""
+"""The view of the consumer groups of an open store."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_topics_are_those_that_exist_now(tmp_path: Path, read_only: bool) -> Non
 
 
 def test_files_of_a_read_only_store_can_be_read_by_its_owner(tmp_path: Path) -> None:
-    """They get the group of the owner's own files."""
+    """They belong to the group of the owner's own files."""
     with logstore.open(tmp_path, config=logstore.StoreConfig()):
         with logstore.open(tmp_path, read_only=True) as reader:
             root = files_directory(reader)
@@ -44,7 +44,7 @@ def test_files_of_a_read_only_store_can_be_read_by_its_owner(tmp_path: Path) -> 
 
 
 def test_topic_turns_are_turns_with_topic_records(tmp_path: Path) -> None:
-    """The same records, and where the next one is."""
+    """Both return the same records, and the next position."""
     with logstore.open(tmp_path) as store:
         config = logstore.TopicConfig(message_format=2)
         partition = store.create_topic("t", 2, config)[1]

@@ -26,7 +26,7 @@ from support.values import (
 
 
 def test_open_missing_directory_creates_it(tmp_path: Path) -> None:
-    """A store that is not there is made, with the directories above it."""
+    """A missing store is made, with its parent directories."""
     with logstore.open(tmp_path / "a" / "b") as store:
         assert store.topics() == []
         assert not store.recovery_report
@@ -34,7 +34,7 @@ def test_open_missing_directory_creates_it(tmp_path: Path) -> None:
 
 
 def test_open_without_create_of_nothing_raises_store_not_found(tmp_path: Path) -> None:
-    """`create=False` makes nothing and says what is missing."""
+    """`create=False` makes nothing, and the error names the missing store."""
     with pytest.raises(logstore.StoreNotFoundError) as caught:
         logstore.open(tmp_path / "none", create=False)
     assert caught.value.path == str(tmp_path / "none")
@@ -59,7 +59,7 @@ def test_open_of_a_file_raises_store_not_found(tmp_path: Path, read_only: bool) 
 
 
 def test_open_takes_text_and_path(tmp_path: Path) -> None:
-    """A path is a str or a Path; the store tells its absolute one."""
+    """A path is a str or a Path; `path` is the absolute one."""
     with logstore.open(str(tmp_path / "data")) as store:
         assert store.path == str(tmp_path / "data")
     with logstore.open(tmp_path / "data") as store:
@@ -69,7 +69,7 @@ def test_open_takes_text_and_path(tmp_path: Path) -> None:
 def test_open_relative_path_survives_chdir(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A store stays where it was opened, wherever the process goes."""
+    """A store keeps its directory when the process changes its own."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "elsewhere").mkdir()
     with logstore.open("data") as store:
@@ -84,7 +84,7 @@ def test_open_relative_path_survives_chdir(
 
 
 def test_reopen_after_clean_close_has_false_report(tmp_path: Path) -> None:
-    """Nothing is to be mended after a clean close."""
+    """Nothing needs recovery after a clean close."""
     write_store(tmp_path, 20)
     with logstore.open(tmp_path) as store:
         assert not store.recovery_report
@@ -94,8 +94,8 @@ def test_reopen_after_clean_close_has_false_report(tmp_path: Path) -> None:
 
 
 def test_reopen_after_clean_close_reads_one_header(tmp_path: Path) -> None:
-    """A clean reopening looks at no byte of a log file but the header of the last
-    batch: nothing is appended behind one whose offset has changed."""
+    """A clean reopening reads only the header of the last batch of a log file: nothing
+    is appended after a batch whose offset has changed."""
     write_store(tmp_path, 200, segment_bytes=2000)
     files = FaultyFiles()
     with open_store(tmp_path, _files=files) as store:
@@ -109,7 +109,7 @@ def test_reopen_after_clean_close_reads_one_header(tmp_path: Path) -> None:
 
 
 def test_reopen_without_a_change_leaves_the_files_alone(tmp_path: Path) -> None:
-    """To open a store and close it again does not make it another one."""
+    """Opening and closing a store do not change its files."""
     write_store(tmp_path, 50, segment_bytes=1000)
     before = {k: v for k, v in snapshot_of(tmp_path).items() if k != ".lock"}
     logstore.open(tmp_path).close()
@@ -119,7 +119,7 @@ def test_reopen_without_a_change_leaves_the_files_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("clean", [True, False])
 def test_read_only_changes_nothing(tmp_path: Path, clean: bool) -> None:
-    """Reading leaves names, sizes and times of all files as they were."""
+    """Reading changes no names, sizes and times of files."""
     with logstore.open(tmp_path / "live") as store:
         fill(new_partition(store, segment_bytes=500, retention_ms=1000), 40)
         crash(tmp_path / "live", tmp_path / "killed")
@@ -219,7 +219,7 @@ def test_second_writer_in_the_same_process_raises_store_locked(tmp_path: Path) -
 
 
 def test_second_writer_by_another_spelling_raises_store_locked(tmp_path: Path) -> None:
-    """A store is known by its lock file, not by how its path is written."""
+    """A store is identified by its lock file, not by the text of its path."""
     (tmp_path / "data").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "data")
     with logstore.open(tmp_path / "data"):
@@ -229,14 +229,14 @@ def test_second_writer_by_another_spelling_raises_store_locked(tmp_path: Path) -
 
 
 def test_lock_file_left_behind_does_not_lock(tmp_path: Path) -> None:
-    """The lock died with its process; the file alone says nothing."""
+    """The lock ended with its process; the file alone means nothing."""
     write_store(tmp_path, 1)
     (tmp_path / ".lock").write_bytes(b"%d" % os.getpid())
     logstore.open(tmp_path).close()
 
 
 def test_failed_open_lets_go_of_the_lock(tmp_path: Path) -> None:
-    """A store that could not be opened can be opened when the cause is gone."""
+    """A store that could not be opened can be opened after the cause is gone."""
     write_store(tmp_path, 3)
     files = FaultyFiles()
     files.fail("list", nth=1)
@@ -248,8 +248,8 @@ def test_failed_open_lets_go_of_the_lock(tmp_path: Path) -> None:
 def test_two_threads_before_the_first_change_and_three_afterwards(
     tmp_path: Path,
 ) -> None:
-    """One looks for requests for snapshots, one for those of other processes, the third
-    is shared by all partitions; a store that was opened for reading has none."""
+    """One serves requests for snapshots, one requests of other processes, the third is
+    shared by all partitions; a store that was opened for reading starts no thread."""
     tasks = Path("/proc/self/task")
 
     def threads() -> int:
@@ -257,7 +257,7 @@ def test_two_threads_before_the_first_change_and_three_afterwards(
 
     before = threads()
     for _ in range(20):
-        # Those of stores of other tests end a moment after the store was closed.
+        # Threads of stores of other tests end a moment after the store was closed.
         time.sleep(0.01)
         before = min(before, threads())
     with logstore.open(tmp_path) as store:
@@ -303,8 +303,8 @@ CHANGES: dict[str, Callable[[logstore.Store], object]] = {
 def test_first_change_that_gets_no_thread_is_refused_and_writes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
-    """Without one nothing would be synced in time. An error behind the write would have
-    a record appended twice by who tries again."""
+    """Without a thread nothing would be synced in time. After an error that came later
+    than the write, a repetition would append a record twice."""
     write_store(tmp_path, 5, call=1)
     with logstore.open(tmp_path) as store:
         before = snapshot_of(tmp_path)
@@ -329,7 +329,7 @@ def test_first_change_that_gets_no_thread_is_refused_and_writes_nothing(
 def test_close_of_a_store_that_got_no_thread_gives_the_lock_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, was_killed: bool
 ) -> None:
-    """There is none to be waited for, nor one to end a recovery with."""
+    """There is no thread to wait for, nor one that could end a recovery."""
     with logstore.open(tmp_path / "live") as store:
         fill(new_partition(store), 5)
         crash(tmp_path / "live", tmp_path / "killed")
@@ -367,7 +367,7 @@ def test_store_config_is_checked_when_made() -> None:
 
 
 def test_store_config_is_frozen_and_has_documented_defaults() -> None:
-    """Defaults are those that are documented, and cannot be changed afterwards."""
+    """The defaults are the documented ones, and cannot be changed afterwards."""
     config = logstore.StoreConfig()
     assert config.min_free_bytes == 0
     assert config.max_batch_decompressed_bytes == 256 << 20
@@ -376,7 +376,7 @@ def test_store_config_is_frozen_and_has_documented_defaults() -> None:
 
 
 def test_on_recovery_is_called_with_each_action(tmp_path: Path) -> None:
-    """The callback hears what the report says, while it happens."""
+    """The callback gets the actions of the report as they happen."""
     with logstore.open(tmp_path / "live") as store:
         fill(new_partition(store), 10)
         crash(tmp_path / "live", tmp_path / "killed")
@@ -408,7 +408,7 @@ def test_partition_directory_that_is_a_symlink_is_not_followed(tmp_path: Path) -
 def test_partition_directory_removed_under_the_writer_is_an_error(
     tmp_path: Path,
 ) -> None:
-    """Changes of a partition's directory lead no write elsewhere."""
+    """A changed directory of a partition redirects no write."""
     with logstore.open(tmp_path / "data") as store:
         partition = new_partition(store)
         fill(partition, 3)

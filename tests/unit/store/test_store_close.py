@@ -36,8 +36,8 @@ def test_close_twice_is_fine(tmp_path: Path) -> None:
 def test_close_that_was_interrupted_goes_on_when_it_is_called_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before any of its system calls: then all is durable and marked as closed, and the
-    lock is free."""
+    """The interrupt comes before any of its system calls: afterwards all is durable and
+    marked as closed, and the lock is free."""
     stop_syncs(monkeypatch)
     config = config_of(index_interval_bytes=50, segment_bytes=1000)
     nth, was_interrupted = 0, True
@@ -70,7 +70,7 @@ def test_close_that_was_interrupted_goes_on_when_it_is_called_again(
 
 
 def test_close_that_was_interrupted_while_it_waited_goes_on(tmp_path: Path) -> None:
-    """The thread of the store is in the middle of a sync by time, and has to end."""
+    """The thread of the store is in the middle of a sync by time, and must end."""
     files = FaultyFiles()
     syncing, go_on = threading.Event(), threading.Event()
 
@@ -110,7 +110,7 @@ def test_close_that_was_interrupted_while_it_waited_goes_on(tmp_path: Path) -> N
 def test_closed_store_raises_store_closed_everywhere(
     tmp_path: Path, read_only: bool
 ) -> None:
-    """Whatever is asked of a closed store or its parts raises StoreClosedError."""
+    """Every call on a closed store or its parts raises StoreClosedError."""
     write_store(tmp_path, 3)
     store = logstore.open(tmp_path, read_only=read_only)
     topic = store.topic("orders")
@@ -149,8 +149,8 @@ def test_closed_store_raises_store_closed_everywhere(
 
 
 def test_read_across_close_ends_with_a_named_error(tmp_path: Path) -> None:
-    """A read that has begun when its store is closed delivers right records or says
-    that the store is closed."""
+    """A read that has begun before the store is closed delivers right records or raises
+    the named error."""
     write_store(tmp_path, 400, segment_bytes=1000)
     store = logstore.open(tmp_path)
     records = store.topic("orders")[0].read()
@@ -209,7 +209,7 @@ def test_close_during_a_read_does_not_close_the_file_under_it(tmp_path: Path) ->
 def test_opening_that_was_refused_and_interrupted_leaves_the_files_of_the_owner(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    """Its remains are closed when it is forgotten, without the lock."""
+    """Its objects are closed when it is collected, without the lock."""
     with logstore.open(tmp_path) as store:
         partition = store.create_topic("orders", config=config_of(2))[0]
         publish(store, partition, 1)
@@ -237,7 +237,7 @@ def test_opening_that_was_refused_and_interrupted_leaves_the_files_of_the_owner(
 def test_close_that_was_interrupted_without_the_lock_leaves_the_files_of_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The interrupt came when the lock was given back, and another has it now."""
+    """The interrupt came when the lock was released, and another store has it now."""
     first = logstore.open(tmp_path)
     publish(first, first.create_topic("orders", config=config_of(2))[0], 1)
     release = StoreLock.release

@@ -1,4 +1,4 @@
-"""The files that a store has open or makes: how many, which, and for whom."""
+"""The files that a store has open or makes: their number, names and modes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_open_store_leaks_no_descriptor(tmp_path: Path) -> None:
             assert list(partition.read())
 
     cycle()
-    gc.collect()  # what other tests left behind is not to go in between
+    gc.collect()  # files of other tests must not interfere
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(3):
         cycle()
@@ -47,7 +47,7 @@ def test_open_store_leaks_no_descriptor(tmp_path: Path) -> None:
 
 
 def test_append_after_read_leaks_no_descriptor(tmp_path: Path) -> None:
-    """The file that a reader had open is closed when the writer opens its own."""
+    """The file opened by a reader is closed when the writer opens its own."""
     write_store(tmp_path, 10)
     before = len(os.listdir("/proc/self/fd"))
     with logstore.open(tmp_path) as store:
@@ -77,7 +77,7 @@ def test_open_files_stay_below_the_limit(tmp_path: Path) -> None:
 def test_rolls_and_appends_keep_no_more_files_open_than_the_limit(
     tmp_path: Path,
 ) -> None:
-    """Files handed over to readers by a roll count like those that they opened
+    """Files handed over to readers by a roll count like files opened by the readers
     themselves, and so does the file of each writer."""
     config = logstore.StoreConfig(max_open_files=8)
     with open_store(tmp_path, config=config, _files=Unsynced()) as store:
@@ -85,14 +85,14 @@ def test_rolls_and_appends_keep_no_more_files_open_than_the_limit(
 
         def check(result: object) -> None:
             assert len(store._context.descriptors) <= 8
-            # Those of the store itself: its directory, and two files of its lock.
+            # Plus the files of the store: its directory, and two files of its lock.
             assert len(descriptors_in(tmp_path)) <= 8 + 3
 
         for number in range(20):
             for partition in topic.partitions[: 12 if number % 5 == 4 else 3]:
                 check(partition.append(b"%050d" % number))
         assert sum(len(partition.segments) for partition in topic) > 90
-        # Without rolls all files are those of writers, which have to give way.
+        # Without rolls all files belong to writers, which must give way.
         topic.configure(config_of())
         for partition in topic.partitions * 2:
             check(partition.append(b"x"))
@@ -103,8 +103,8 @@ def test_rolls_and_appends_keep_no_more_files_open_than_the_limit(
 
 
 def test_deleted_topic_holds_no_more_files_than_the_limit(tmp_path: Path) -> None:
-    """However many segments it has, and whoever refers to its partitions, or reads
-    them: what has begun goes on, within the limit."""
+    """This holds for any number of segments, and while its partitions are referenced or
+    read: reads in progress continue, within the limit."""
     settings = config_of(segment_bytes=300, file_delete_delay_ms=0)
     with open_store(tmp_path, _files=Unsynced()) as store:
         for partition in store.create_topic("orders", 3, settings):
@@ -139,7 +139,7 @@ def test_files_are_private_whatever_the_umask(tmp_path: Path) -> None:
 
 
 def test_store_root_holds_no_directory_of_its_own(tmp_path: Path) -> None:
-    """Beside partitions there are only files in the root: a broker wants it so."""
+    """The root has only partition directories and files: a broker requires that."""
     with logstore.open(tmp_path) as store:
         fill(new_partition(store, segment_bytes=300), 30)
         names = {p.name for p in tmp_path.iterdir() if p.is_dir()}

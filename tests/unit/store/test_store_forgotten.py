@@ -1,4 +1,5 @@
-"""Stores that nobody closes: collected, at the end of the program, and still open."""
+"""Stores that are never closed: collected, at the end of the program, and still
+open."""
 
 from __future__ import annotations
 
@@ -30,14 +31,14 @@ def read_values(path: pathlib.Path) -> list[bytes | None]:
 def test_forgotten_store_gives_its_lock_to_the_next_opening(
     tmp_path: pathlib.Path,
 ) -> None:
-    """It lies in a reference cycle, so nothing but the collector finds it."""
+    """It is in a reference cycle, so only the collector finds it."""
     gc.disable()
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             open_and_append(tmp_path)
             with logstore.open(tmp_path) as store:
-                assert not store.recovery_report  # it was closed, not only let go
+                assert not store.recovery_report  # it was closed, not only unlocked
                 assert store.topic("orders")[0].durable_offset == 1
     finally:
         gc.enable()
@@ -103,7 +104,7 @@ def test_forgotten_store_that_deleted_a_topic_is_collected(
 def test_store_whose_partition_is_in_use_is_not_forgotten(
     tmp_path: pathlib.Path,
 ) -> None:
-    """Who has a partition, or reads one, has the store."""
+    """A partition in use, or a read, keeps the store alive."""
     store = logstore.open(tmp_path)
     partition = store.create_topic("orders")[0]
     partition.append(b"1")

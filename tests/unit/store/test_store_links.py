@@ -1,4 +1,5 @@
-"""A store whose files have second names, as `cp -al` makes them, and that one."""
+"""Stores whose files are hard links, as `cp -al` makes them: the original and the
+copy."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ def _contents(path: Path) -> dict[str, bytes]:
     return {
         str(file.relative_to(path)): file.read_bytes()
         for file in sorted(path.rglob("*"))
-        # What locks say is for processes that live.
+        # Lock files are about live processes.
         if file.is_file()
         and not file.match(".logstore-group-*.lock")
         and file.name != ".logstore-lock"
@@ -47,7 +48,7 @@ def _stored(path: Path) -> None:
 
 
 def _changed(path: Path) -> None:
-    """Change what can be changed in a store."""
+    """Change everything that can be changed in a store."""
     with logstore.open(path) as store:
         topic = store.topic("t")
         for number in range(20):
@@ -81,7 +82,8 @@ def test_linked_copy_after_changes_of_the_other_is_as_it_was(
 def test_linked_copy_of_an_open_store_can_be_opened_for_writing(
     tmp_path: Path,
 ) -> None:
-    """The lock of the original is not that of its copy, in one process and in two."""
+    """The lock of the original is not the lock of its copy, in one process and in
+    two."""
     original, copy = tmp_path / "original", tmp_path / "copy"
     _stored(original)
     with logstore.open(original) as store:

@@ -1,7 +1,7 @@
-"""Very many segments, and very many partitions: what each of them costs an opening.
+"""Very many segments, and very many partitions: the cost of each for an opening.
 
-A million is not made here: that the work and the memory for one more stay the same from
-hundreds to thousands is what a million is reckoned from.
+A million is not made here: its cost is extrapolated, because the work and the memory
+for one more stay the same from hundreds to thousands.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def make_segments(path: Path, count: int) -> Path:
         # The offset is not under the checksum of a batch of magic 2.
         data = offset.to_bytes(8, "big") + batch[8:]
         (directory / f"{offset:020d}.log").write_bytes(data)
-        # A broker leaves these beside each segment, however small it is.
+        # A broker makes these for each segment, however small it is.
         (directory / f"{offset:020d}.index").write_bytes(b"")
         (directory / f"{offset:020d}.timeindex").write_bytes(b"")
     points = path / "recovery-point-offset-checkpoint"
@@ -42,7 +42,7 @@ def make_segments(path: Path, count: int) -> Path:
 
 
 class Cost:
-    """System calls, and the most memory, of what is done inside."""
+    """System calls, and peak memory, of the block."""
 
     def __init__(self, files: FaultyFiles) -> None:
         self.files = files
@@ -95,8 +95,8 @@ def test_each_segment_costs_an_opening_the_same(
 
 
 def test_each_partition_costs_an_opening_one_call(tmp_path: Path) -> None:
-    """Whether its name is that of a directory; nobody looks into those that are not
-    used, and a name and a few numbers are kept."""
+    """The call checks whether its name is a directory; unused partitions are not read,
+    and a name and a few numbers are kept."""
     costs = []
     for count in (FEW, MANY):
         path = tmp_path / str(count)
@@ -117,7 +117,8 @@ def test_each_partition_costs_an_opening_one_call(tmp_path: Path) -> None:
 def test_files_of_the_store_are_read_once_for_all_its_partitions(
     tmp_path: Path,
 ) -> None:
-    """They name each partition: read for each, they would cost its square."""
+    """They name each partition: if they were read for each, the cost would be
+    quadratic."""
     costs = []
     for count in (FEW // 10, FEW):
         path = tmp_path / str(count)
@@ -133,5 +134,5 @@ def test_files_of_the_store_are_read_once_for_all_its_partitions(
         costs.append(cost)
     few, many = costs
     assert many.listings - few.listings <= FEW - FEW // 10  # each lists its own
-    # Three looks at its identity and one for a verdict are among them.
+    # Three lookups of its identity and one for a verdict are among them.
     assert (many.calls - few.calls) / (FEW - FEW // 10) <= 64

@@ -25,9 +25,9 @@ def java(tmp_path_factory: pytest.TempPathFactory) -> JavaDecoder:
 
 
 def test_decoders_agree(java: JavaDecoder) -> None:
-    """On whole batches, on damaged ones, and on those with a mistake under a checksum
-    that is right. Java may stop earlier where it leaves a batch to Python on purpose;
-    it never delivers a row that C does not."""
+    """Whole batches, damaged ones, and ones with a mistake under a right checksum. Java
+    may stop earlier if it leaves a batch to Python on purpose; it never delivers a row
+    that C does not."""
     found, left = differences(java, COUNT, 20261124)
     assert found == []
     assert left < COUNT // 10
@@ -57,8 +57,8 @@ def test_wheel_without_a_jdk_is_built_and_says_so(
 def test_jar_that_was_built_before_stays_where_there_is_no_jdk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in the images in which the wheels of a release are built; one of other sources
-    does not stay."""
+    """The images in which the wheels of a release are built have none; a jar of other
+    sources is removed."""
     if not BUILD["JAR"].exists() or not BUILD["is_current"](BUILD["JAR"]):
         pytest.skip("the reader in Java is not built here")
     jar = tmp_path / "copy.jar"

@@ -1,4 +1,4 @@
-"""The process that Java asks, over its pipes."""
+"""The process that serves requests of Java over its pipes."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_rows_of_a_request_that_cannot_be_are_an_empty_stream(
 def test_stream_is_that_of_the_python_source(
     helper: Asked, writer: logstore.Store, make_topic: Callable[..., logstore.Topic]
 ) -> None:
-    """Also its limits, which Python sources have from Spark 4.2 on."""
+    """Limits are included, which Python sources have from Spark 4.2 on."""
     make_topic(count=50)
     options = {
         "path": writer.path,

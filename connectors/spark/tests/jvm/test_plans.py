@@ -1,4 +1,4 @@
-"""Plans for Java, and what Java leaves to Python."""
+"""Plans for Java, and the parts that Java leaves to Python."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_rest_of_a_range_is_what_the_python_source_reads(
 def test_rest_of_a_range_is_read_from_its_start(
     writer: logstore.Store, make_topic: Callable[..., logstore.Topic]
 ) -> None:
-    """What shows that an offset is wrong may lie before the next one."""
+    """The bytes that show a wrong offset may precede the next record."""
     partition = make_topic(count=100)[0]
     partition.flush()
     log = Path(partition.segments[0].path)
@@ -105,7 +105,7 @@ def test_rest_of_a_range_is_read_from_its_start(
 def test_rest_of_a_range_whose_delivered_part_was_deleted_is_no_loss(
     writer: logstore.Store, make_topic: Callable[..., logstore.Topic]
 ) -> None:
-    """What Java has delivered is not lost; what comes behind it is."""
+    """Records that Java has delivered are not lost; later ones are."""
     partition = make_topic(count=100)[0]
     (task,), _, options = planned(writer.path)
     partition.delete_before(50)

@@ -1,4 +1,5 @@
-"""Tasks of damaged logs, read by Java without a Spark around it: what Python reads."""
+"""Tasks of damaged logs, read by Java without Spark: the same rows as read by
+Python."""
 
 from __future__ import annotations
 
@@ -86,8 +87,8 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
 def test_damage_in_a_log_with_gaps_is_the_error_of_python(
     java: JavaTasks, tmp_path: Path, damage: str, end: str
 ) -> None:
-    """Zeros are never the end; a wrong offset shows in the batch behind it, also if it
-    seems to lie behind the range."""
+    """Zeros are never the end; a wrong offset shows in the next batch, even if that
+    seems to be after the range."""
     log = log_with_gaps(tmp_path / "store")
     options = {"path": str(tmp_path / "store"), "subscribe": "orders"}
     options["endingOffsets"] = f'{{"orders": {{"0": {end}}}}}'
@@ -109,8 +110,8 @@ def test_damage_in_a_log_with_gaps_is_the_error_of_python(
 def test_batch_where_a_task_begins_has_its_first_offset(
     java: JavaTasks, tmp_path: Path, magic: int, codec: str, other: int
 ) -> None:
-    """In a log without gaps: a later batch in its place is no beginning, and no end of
-    what there is to read if it lies behind the range."""
+    """The log has no gaps: a later batch in its place is no beginning, and no end of
+    the records to read if it is after the range."""
     config = config_of(magic, codec, index_interval_bytes=1)
     with logstore.open(tmp_path) as store:
         partition = store.create_topic("orders", config=config)[0]
@@ -203,11 +204,11 @@ def test_path_without_a_name_in_the_locale_is_left_to_python(
 def test_error_of_a_task_is_of_a_class_that_every_driver_has(
     java: JavaTasks, tmp_path: Path
 ) -> None:
-    """The driver's class loader need not have the jar; it would tell nothing then."""
+    """The driver's class loader may lack the jar, and could not show other classes."""
     log = log_with_gaps(tmp_path)
     overwrite(log, frames(log)[5].pos + 70, b"\xff\xff")
     options = {"path": str(tmp_path), "subscribe": "orders"}
     outcome = java.read(plan_of(options)["tasks"], options)
-    # `JavaTasks` leaves out the name of no other class than java.lang.RuntimeException.
+    # `JavaTasks` omits only the class name java.lang.RuntimeException.
     assert outcome.error.startswith("CorruptRecordError: ")
     assert str(log) in outcome.error

@@ -1,4 +1,4 @@
-"""What `load()` looks up in the store."""
+"""Checks of the store in `load()`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pyspark_logstore.read.options import parse, parse_any
 
 
 def check(path: object, directory: str = "", **given: str) -> None:
-    """As for a batch query, and for a stream."""
+    """Check the options of a batch query, and of a stream."""
     given = {"path": str(path), **given}
     for streaming in (False, True):
         options = parse(given, streaming=streaming)
@@ -36,7 +36,7 @@ def refused(path: object, **given: str) -> list[str]:
 
 
 def test_store_that_is_not_there_is_named(tmp_path: Path) -> None:
-    """No directory, an empty one, one of something else, a file, a partition."""
+    """A missing directory, an empty one, a foreign one, a file, a partition."""
     (tmp_path / "empty").mkdir()
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "file").write_text("text")
@@ -52,7 +52,7 @@ def test_store_that_is_not_there_is_named(tmp_path: Path) -> None:
 def test_topic_that_is_not_there_is_named(
     make_topic: Callable[..., logstore.Topic], writer: logstore.Store
 ) -> None:
-    """And those that are; a pattern may match nothing yet."""
+    """The error names the existing ones; a pattern may match nothing yet."""
     make_topic("bills")
     for error in refused(writer.path, subscribe="bills,orders"):
         assert "has no topic orders; its topics: bills" in error
@@ -78,7 +78,7 @@ def test_relative_path_begins_where_it_is_said(
 def test_offsets_of_a_batch_name_the_partitions_that_there_are(
     make_topic: Callable[..., logstore.Topic], writer: logstore.Store
 ) -> None:
-    """A stream takes them when it is new; later a partition may have been added."""
+    """A stream checks them when it is new; later a partition may have been added."""
     make_topic(partitions=2, count=10)
     for option in ("startingOffsets", "startingOffsetsByTimestamp", "endingOffsets"):
         given = {
@@ -97,12 +97,12 @@ def test_offsets_of_a_batch_name_the_partitions_that_there_are(
 def test_stream_may_go_on_without_a_topic_that_was_deleted(
     make_topic: Callable[..., logstore.Topic], writer: logstore.Store, tmp_path: Path
 ) -> None:
-    """With failOnDataLoss=false. A store there has to be."""
+    """This needs failOnDataLoss=false. A store must exist."""
     make_topic("bills")
     given = {"subscribe": "bills,orders", "failOnDataLoss": "false"}
     options = parse({"path": writer.path, **given}, streaming=True)
     check_source(options, streaming=True)
-    # Whether it is a stream, is not known.
+    # The kind of query is unknown.
     check_source(options, streaming=None)
     with pytest.raises(ConfigError):
         check_source(

@@ -1,5 +1,5 @@
-"""What is deleted, cut or made anew between any two steps of a query: the right rows,
-or the loss told. Never rows of two logs. Without a Java machine."""
+"""Deletions, cuts and re-creations between any two steps of a query: the right rows, or
+an error about the loss. Never rows of two logs. Without a Java machine."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ fails_or_not = pytest.mark.parametrize("fails", ["true", "false"])
 
 
 class Log:
-    """A topic ``orders`` of one partition, whose values say which log they are of, how
-    often that was cut, and their offset."""
+    """A topic ``orders`` of one partition, whose values name their log, the number of
+    its cuts, and their offset."""
 
     def __init__(self, store: logstore.Store) -> None:
         self.store = store
@@ -49,7 +49,7 @@ class Log:
         self.partition: Partition = self.store.create_topic("orders", config=config)[0]
 
     def append(self, count: int) -> None:
-        """In batches of ten, so that each tenth offset is a place to cut at."""
+        """Append batches of ten, so that each tenth offset is a place to cut at."""
         for _ in range(0, count, 10):
             end = self.partition.end_offset
             self.partition.append_many(
@@ -60,12 +60,12 @@ class Log:
         self.partition.delete_before(offset)
 
     def cut(self, offset: int) -> None:
-        """Records are gone, and none take their places."""
+        """Cut records off, without replacing them."""
         self.partition.truncate_to(offset)
         self.cuts += 1
 
     def regrow(self, offset: int) -> None:
-        """The same, and others take their places, and more."""
+        """Cut records off, and append others in their place, and more."""
         end = self.partition.end_offset
         self.cut(offset)
         self.append(end - offset + 20)
@@ -75,7 +75,7 @@ class Log:
         self.store.delete_topic("orders")
 
     def renew(self) -> None:
-        """Another log under the same name, longer than the one before."""
+        """Make another log under the same name, longer than the previous one."""
         end = self.partition.end_offset
         self.remove()
         self.life += 1
@@ -105,7 +105,7 @@ def stream_reader(log: Log, **options: str) -> StreamReader:
 
 
 def next_batch(reader: StreamReader, start: Any) -> Any:
-    """Where the next batch ends, through JSON as Spark does it."""
+    """The end of the next batch, passed through JSON as by Spark."""
     if stream.limits is None:
         return json.loads(json.dumps(reader.latestOffset()))
     limit = reader.getDefaultReadLimit()
@@ -113,7 +113,7 @@ def next_batch(reader: StreamReader, start: Any) -> Any:
 
 
 def values(batches: Iterator[Any]) -> list[tuple[str, int]]:
-    """(log and cut, offset) of what is delivered."""
+    """(log and cut, offset) of the delivered rows."""
     found = []
     for batch in batches:
         for row in batch.select(["value", "offset"]).to_pylist():
@@ -132,7 +132,7 @@ def of_log(of: str, *offsets: int) -> list[tuple[str, int]]:
 
 
 class Beside:
-    """Somebody acts just before the n-th call of a kind."""
+    """Another process acts just before the n-th call of a kind."""
 
     def __init__(self, act: Callable[[], None], call: int = 1) -> None:
         self._act, self._left = act, call
@@ -145,7 +145,7 @@ class Beside:
 
 @pytest.fixture
 def reads_only(monkeypatch: pytest.MonkeyPatch, log: Log) -> Callable[..., None]:
-    """Like `act_before` for `Partition`, but for what the writer itself does."""
+    """Like `act_before` for `Partition`, but ignores calls of the writer itself."""
 
     def prepare(name: str, act: Callable[[], None], call: int = 1) -> None:
         real = getattr(Partition, name)
@@ -188,8 +188,9 @@ STEPS = ("start_offset", "end_offset", "read_arrow", "mark")
 def test_retention_between_two_steps_of_a_task_is_a_loss(
     step: str, call: int, fails: str, log: Log, reads_only: Any
 ) -> None:
-    """Also between its look at the bounds and its first read: with failOnDataLoss=false
-    it goes on behind what is gone, or has read it."""
+    """The deletion may come between the check of the bounds and the first read: with
+    failOnDataLoss=false the task continues after the deleted records, or has read
+    them."""
     reader = batch_reader(log, failOnDataLoss=fails)
     planned = reader.partitions()
     reads_only(step, lambda: log.retain(50), call)
@@ -209,7 +210,7 @@ def test_retention_between_two_steps_of_a_task_is_a_loss(
 def test_change_of_the_log_between_two_steps_of_a_task_is_a_loss(
     step: str, call: int, change: str, fails: str, log: Log, reads_only: Any
 ) -> None:
-    """Rows of the log that was planned, and no others; what is missing is told."""
+    """Only rows of the planned log are delivered; missing rows are reported."""
     reader = batch_reader(log, failOnDataLoss=fails)
     planned = reader.partitions()
     done: list[int] = []
@@ -239,7 +240,7 @@ def test_change_of_the_log_between_two_steps_of_a_task_is_a_loss(
 def test_change_of_the_log_between_plan_and_task_is_a_loss(
     change: str, fails: str, log: Log, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As above: the log may have grown past the end that was planned."""
+    """The log may even have grown past the planned end."""
     reader = batch_reader(log, failOnDataLoss=fails)
     planned = reader.partitions()
     getattr(log, change)(*([] if change in ("renew", "remove") else [50]))
@@ -259,7 +260,7 @@ def test_change_of_the_log_between_plan_and_task_is_a_loss(
 def test_change_of_the_log_between_two_batches_of_a_task_is_a_loss(
     change: str, fails: str, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is delivered is of one log, in order, whatever came over it."""
+    """Delivered rows are of one log, in order, whatever the change."""
     monkeypatch.setattr(tasks, "BATCH_RECORDS", 10)
     log.append(2000)
     log.partition.flush()
@@ -281,7 +282,7 @@ def test_change_of_the_log_between_two_batches_of_a_task_is_a_loss(
 
 
 def test_task_that_is_run_twice_delivers_the_same(log: Log) -> None:
-    """As Spark does it with a failed, or a slow one: from one planned object, and two
+    """Spark repeats a failed task, or a slow one: from one planned object, and two
     copies side by side."""
     reader = batch_reader(log, minPartitions="4")
     planned = reader.partitions()
@@ -309,7 +310,7 @@ def test_change_of_the_log_while_it_is_planned_is_planned_anew_or_told(
     reads_only: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A plan is of one log: its tasks read that one, or say that it is gone."""
+    """A plan is of one log: its tasks read this log, or report that it is gone."""
     monkeypatch.setattr(tasks, "FEW_RECORDS", 0)
     monkeypatch.setattr(stores, "_CACHE", StoreCache())
     reader = batch_reader(log, failOnDataLoss=fails)
@@ -331,7 +332,7 @@ def test_change_of_the_log_while_it_is_planned_is_planned_anew_or_told(
 def test_topic_that_goes_while_it_is_planned_is_named(
     step: str, log: Log, reads_only: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is not left out of a batch query without a word."""
+    """It is not silently left out of a batch query."""
     monkeypatch.setattr(tasks, "FEW_RECORDS", 0)
     monkeypatch.setattr(stores, "_CACHE", StoreCache())
     reads_only(step, log.remove)
@@ -342,7 +343,7 @@ def test_topic_that_goes_while_it_is_planned_is_named(
 def test_retention_while_transactions_are_looked_for_is_no_deletion(
     log: Log, reads_only: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An offset that is gone is a LookupError, too: the partition is still there."""
+    """A deleted offset is a LookupError, too: the partition still exists."""
     calls = []
 
     def gone(views: PartitionViews, *args: Any, **options: Any) -> Any:
@@ -366,8 +367,8 @@ def test_retention_while_transactions_are_looked_for_is_no_deletion(
 def test_tail_that_was_cut_and_has_grown_again_is_a_loss(
     is_restarted: bool, fails: str, log: Log, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Past the end of the last batch: its offsets mean other records now. The query
-    goes on at the cut: what is behind it was never read."""
+    """It has grown past the end of the last batch: its offsets are other records now.
+    The query continues at the cut: later records were never read."""
     reader = stream_reader(log, failOnDataLoss=fails)
     start = reader.initialOffset()
     end = next_batch(reader, start)
@@ -389,7 +390,7 @@ def test_tail_that_was_cut_and_has_grown_again_is_a_loss(
 
 @needs_limits
 def test_tail_that_was_cut_just_to_where_it_was_read_is_none(log: Log) -> None:
-    """Nor is one that was cut behind that."""
+    """Nor is a cut after that offset."""
     reader = stream_reader(log)
     end = next_batch(reader, reader.initialOffset())
     log.append(50)
@@ -401,7 +402,7 @@ def test_tail_that_was_cut_just_to_where_it_was_read_is_none(log: Log) -> None:
 
 @needs_limits
 def test_writer_that_comes_and_goes_is_no_cut(log: Log) -> None:
-    """However often: each opening may have been one behind a power cut."""
+    """This holds for any number of openings: each may have followed a power cut."""
     reader = stream_reader(log)
     end = next_batch(reader, reader.initialOffset())
     log.store.close()
@@ -424,8 +425,8 @@ def test_writer_that_comes_and_goes_is_no_cut(log: Log) -> None:
 def test_topic_made_anew_between_two_batches_is_a_loss(
     is_restarted: bool, fails: str, log: Log
 ) -> None:
-    """Also where it is longer than the one before: it is read from its beginning, or
-    from where the old one was read to where it may be the same one."""
+    """This holds even if it is longer than the previous one: it is read from its
+    beginning, or from the end of the old one if it may be the same."""
     reader = stream_reader(log, failOnDataLoss=fails)
     end = next_batch(reader, reader.initialOffset())
     log.renew()
@@ -447,7 +448,8 @@ def test_topic_made_anew_between_two_batches_is_a_loss(
 def test_change_between_planning_and_tasks_of_a_stream_is_a_loss(
     change: str, fails: str, log: Log
 ) -> None:
-    """Between latestOffset and partitions, and between partitions and its tasks."""
+    """The change comes between latestOffset and partitions, or between partitions and
+    its tasks."""
     for step in range(2):
         reader = stream_reader(log, failOnDataLoss=fails)
         start = reader.initialOffset()
@@ -478,8 +480,7 @@ def test_change_between_planning_and_tasks_of_a_stream_is_a_loss(
 def test_cut_below_the_target_of_available_now_moves_the_target(
     fails: str, log: Log
 ) -> None:
-    """What was not read yet is no loss; what has come in its place is for the next
-    run."""
+    """Unread records are no loss; their replacements are for the next run."""
     options = {"maxOffsetsPerTrigger": "30", "failOnDataLoss": fails}
     reader = stream_reader(log, **options)
     reader.prepareForTriggerAvailableNow()
@@ -501,7 +502,7 @@ def test_cut_below_the_target_of_available_now_moves_the_target(
 def test_partition_that_goes_while_its_bytes_are_counted_is_a_loss(
     log: Log, reads_only: Any
 ) -> None:
-    """With maxBytesPerTrigger: another step at which it may be gone."""
+    """maxBytesPerTrigger adds a step at which it may be gone."""
     for fails in ("true", "false"):
         reader = stream_reader(log, maxBytesPerTrigger="100", failOnDataLoss=fails)
         start = reader.initialOffset()
@@ -534,7 +535,7 @@ def test_partition_that_goes_while_its_bytes_are_counted_is_a_loss(
     ],
 )
 def test_checkpoint_of_something_else_is_named(text: str, log: Log) -> None:
-    """It is no offsets of this source; what it is is shown."""
+    """It has no offsets of this source; its contents are shown."""
     reader, given = stream_reader(log), json.loads(text)
     with pytest.raises(ConfigError, match="checkpoint is that of another"):
         reader.partitions(given, given)
@@ -542,7 +543,7 @@ def test_checkpoint_of_something_else_is_named(text: str, log: Log) -> None:
 
 @needs_limits
 def test_checkpoint_without_marks_goes_on(log: Log) -> None:
-    """That of an earlier version, or of a log that nobody keeps account of."""
+    """An earlier version wrote it, or the log has no state of logstore's."""
     reader = stream_reader(log)
     start = {"orders": {"0": 40}}
     end = next_batch(reader, start)
@@ -550,7 +551,7 @@ def test_checkpoint_without_marks_goes_on(log: Log) -> None:
 
 
 def test_offsets_of_a_progress_report_can_be_given_as_a_start(log: Log) -> None:
-    """Marks and all."""
+    """They include the marks."""
     text = json.dumps(stream_reader(log).initialOffset())
     assert "@logs" in text
     reader = batch_reader(log, startingOffsets=text)
@@ -565,7 +566,7 @@ def test_offsets_of_a_progress_report_can_be_given_as_a_start(log: Log) -> None:
 def test_batch_query_that_ends_where_damage_begins_reads_all_of_it(
     codec: str, isolation: str, writer: logstore.Store
 ) -> None:
-    """Damage behind the end is no business of the query's."""
+    """Damage after the end of the query does not matter."""
     config = logstore.TopicConfig(message_format=2, compression_type=codec)
     partition = writer.create_topic("orders", config=config)[0]
     for _ in range(10):

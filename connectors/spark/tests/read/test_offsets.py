@@ -41,7 +41,7 @@ def no_time(partition: TopicPartition, timestamp_ms: int) -> int | None:
 
 @given(st.dictionaries(partitions, st.integers(0, 2**62)))
 def test_text_of_offsets_reads_back(offsets: dict[TopicPartition, int]) -> None:
-    """Through JSON and back, nothing is lost."""
+    """Conversion to JSON and back loses nothing."""
     assert from_json(json.loads(json.dumps(to_json(offsets)))) == offsets
 
 
@@ -53,7 +53,7 @@ def test_text_of_offsets_has_one_order() -> None:
 
 @pytest.mark.parametrize("value", [[1], {"a": 1}, {"a": {"x": 1}}, {"a": {"0": None}}])
 def test_other_text_is_refused(value: object) -> None:
-    """What is no offsets does not become some."""
+    """Other JSON is not converted to offsets."""
     with pytest.raises(ValueError, match="not offsets"):
         from_json(value)  # type: ignore[arg-type]
 
@@ -62,7 +62,7 @@ def test_other_text_is_refused(value: object) -> None:
 
 
 def test_keywords_are_the_bounds() -> None:
-    """earliest and latest."""
+    """The keywords are earliest and latest."""
     earliest, latest = Bound("o", "earliest"), Bound("o", "latest")
     assert resolve_start(earliest, BOUNDS, no_time, "error", STRICT) == {
         p: b.start for p, b in BOUNDS.items()
@@ -89,7 +89,7 @@ def test_offsets_may_be_given_with_keywords_among_them() -> None:
 def test_offsets_must_name_all_partitions_and_no_others(
     offsets: dict[TopicPartition, int], named: str
 ) -> None:
-    """The message tells which."""
+    """The message names the partitions."""
     for bound in (Bound("o", offsets=offsets), Bound("o", timestamps_ms=offsets)):
         with pytest.raises(ConfigError, match=named):
             resolve_start(bound, BOUNDS, no_time, "error", STRICT)
@@ -99,7 +99,7 @@ def test_offsets_must_name_all_partitions_and_no_others(
 
 @pytest.mark.parametrize(("offset", "nearest"), [(9, 10), (21, 20)])
 def test_offset_outside_its_partition_is_a_loss(offset: int, nearest: int) -> None:
-    """An error that tells the bounds; else the nearest there is."""
+    """The error has the bounds; otherwise the nearest offset is used."""
     bound = Bound("startingOffsets", offsets={A0: offset})
     bounds = {A0: BOUNDS[A0]}
     with pytest.raises(DataLossError, match="a-0 has the offsets 10 to 20") as caught:
@@ -112,7 +112,7 @@ def test_offset_outside_its_partition_is_a_loss(offset: int, nearest: int) -> No
 
 
 def test_time_without_a_record_is_an_error_or_the_end() -> None:
-    """Of a start as the strategy says; of an end, always the end."""
+    """The strategy decides about a start; an end is always the end of the log."""
 
     def find(partition: TopicPartition, timestamp_ms: int) -> int | None:
         return 13 if (partition, timestamp_ms) == (A0, 99) else None
@@ -133,8 +133,8 @@ def test_time_without_a_record_is_an_error_or_the_end() -> None:
 def test_shares_are_fair_and_never_too_large(
     sizes: dict[TopicPartition, int], limit: int
 ) -> None:
-    """Each gets something, none more than it has; the sum exceeds the limit by the
-    partitions that would have got nothing, at most."""
+    """Each gets something, none more than it has; the sum exceeds the limit at most by
+    the number of partitions that would have got nothing."""
     shares = share(limit, sizes)
     assert shares.keys() == sizes.keys()
     assert all(1 <= shares[p] <= sizes[p] for p in sizes)
@@ -144,7 +144,8 @@ def test_shares_are_fair_and_never_too_large(
 
 
 def test_limit_is_divided_by_backlog() -> None:
-    """As the Kafka source does: in proportion, rounded down, small ones at least 1."""
+    """The rule is the Kafka source's: in proportion, rounded down, small ones at least
+    1."""
     start = {A0: 0, A1: 100, B0: 5}
     end = {A0: 900, A1: 190, B0: 6}
     assert limit_rows(start, end, 100) == {A0: 90, A1: 109, B0: 6}
@@ -152,7 +153,7 @@ def test_limit_is_divided_by_backlog() -> None:
 
 
 def test_partition_without_backlog_stays() -> None:
-    """Nothing new, or an end that went back: the end is taken as it is."""
+    """There is nothing new, or the end went back: the end is used unchanged."""
     assert limit_rows({A0: 5, A1: 9}, {A0: 5, A1: 3}, 1) == {A0: 5, A1: 3}
 
 
@@ -166,5 +167,5 @@ def test_bytes_are_estimated_from_segments() -> None:
     assert limit_bytes(start, end, sizes, 1 << 20) == end
     found = limit_bytes(start, end, sizes, 10_050)
     assert found == {A0: 100, B0: 5}
-    # However small the limit is, every partition goes on.
+    # Every partition progresses, however small the limit is.
     assert limit_bytes(start, end, sizes, 1) == {A0: 1, B0: 1}

@@ -1,4 +1,4 @@
-"""Options: what may be written, and what is said when it is wrong. No Spark needed."""
+"""Options: accepted values, and errors for wrong ones. No Spark needed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def stream(**options: str) -> SourceOptions:
 
 
 def test_defaults_are_those_of_the_kafka_source() -> None:
-    """A batch reads everything, a stream what is new; losses fail the query."""
+    """A batch reads everything, a stream new records; losses fail the query."""
     options = batch()
     assert (options.start.keyword, options.end.keyword) == ("earliest", "latest")
     assert stream().start.keyword == "latest"
@@ -70,7 +70,7 @@ FULL_STREAM = {
 
 
 def test_every_value_arrives() -> None:
-    """Each option of a stream, as what it stands for."""
+    """Each option of a stream has its parsed value."""
     options = parse(FULL_STREAM, streaming=True)
     assert options.path == "/data/store"
     zero, two = TopicPartition("orders", 0), TopicPartition("orders", 2)
@@ -97,7 +97,7 @@ def test_topics_are_split_at_commas() -> None:
 
 
 def test_pattern_is_a_regular_expression() -> None:
-    """It is held against the whole name later."""
+    """It is matched against the whole name later."""
     options = parse({"path": "d", "subscribePattern": "or.*"}, streaming=False)
     assert options.selection.pattern is not None
     assert options.selection.pattern.fullmatch("orders")
@@ -115,7 +115,7 @@ def test_pattern_is_a_regular_expression() -> None:
 def test_precedence_is_timestamp_then_timestamps_then_offsets(
     prefix: str, given: tuple[str, ...], option: str
 ) -> None:
-    """As in the Kafka source, whatever order they are given in."""
+    """The Kafka source has the same precedence, whatever the order of the options."""
     values = {
         "Timestamp": "1000",
         "OffsetsByTimestamp": '{"orders": {"0": 1000}}',
@@ -149,8 +149,8 @@ NOON = (
 def test_time_is_milliseconds_or_an_iso_text_with_a_zone(
     prefix: str, text: str
 ) -> None:
-    """In every zone, rounded up to milliseconds, for all partitions and for each; a
-    datetime comes as its text."""
+    """Every zone is accepted, rounded up to milliseconds, for all partitions and for
+    each; a datetime is passed as text."""
     options = batch(**{f"{prefix}Timestamp": text})
     bound = options.start if prefix == "starting" else options.end
     assert (bound.option, bound.timestamp_ms) == (f"{prefix}Timestamp", NOON_MS)
@@ -178,7 +178,7 @@ NO_TIME = ("now", "", "31.01.2026", "2026-02-30T00:00:00Z", "1969-12-31T23:00:00
 def test_text_without_a_zone_or_time_is_refused_with_an_example(
     text: str, streaming: bool
 ) -> None:
-    """The message says which it is, and which part of the option has it."""
+    """The message names the fault, and the part of the option."""
     members = json.dumps({"orders": {"0": 5, "1": text}})
     given = {"startingTimestamp": text, "startingOffsetsByTimestamp": members}
     if not streaming:
@@ -194,8 +194,8 @@ def test_text_without_a_zone_or_time_is_refused_with_an_example(
         assert (f"'orders-1': {text!r} " in told) == ("ByTimestamp" in name)
 
 
-# By name of the option that the message must give: options, streaming, and a part of
-# the message that says what is allowed.
+# By the name of the option in the message: options, streaming, and the part of the
+# message that lists allowed values.
 REFUSED: dict[str, tuple[str, dict[str, str], bool, str]] = {
     "typo": (
         "startingOffset",
@@ -312,7 +312,7 @@ REFUSED: dict[str, tuple[str, dict[str, str], bool, str]] = {
 def test_wrong_option_is_refused_by_name(
     name: str, options: dict[str, str], streaming: bool, allowed: str
 ) -> None:
-    """The error names the option as documented, and what is allowed."""
+    """The error names the option as documented, and its allowed values."""
     with pytest.raises(ConfigError) as caught:
         parse({**MINIMAL, **options}, streaming=streaming)
     assert name in str(caught.value)
@@ -333,14 +333,14 @@ def test_wrong_option_is_refused_by_name(
     ids=str,
 )
 def test_wrong_selection_is_refused(options: dict[str, str]) -> None:
-    """What is read must be said in one of three ways."""
+    """A query must select its topics in exactly one of three ways."""
     with pytest.raises(ConfigError) as caught:
         parse({"path": "data", **options}, streaming=False)
     assert next(iter(options), "subscribe") in str(caught.value)
 
 
 def test_path_is_needed_and_replaces_the_servers() -> None:
-    """Somebody who moves a job over is told what to change."""
+    """The message names the replacement for a job from Kafka."""
     with pytest.raises(ConfigError, match=r"instead of kafka\.bootstrap\.servers"):
         parse(
             {"kafka.bootstrap.servers": "host:9092", "subscribe": "a"}, streaming=False
@@ -371,14 +371,14 @@ def test_option_about_brokers_is_ignored(name: str) -> None:
 def test_option_for_streams_is_ignored_in_a_batch(
     name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With a warning, as in the Kafka source."""
+    """A warning is logged, as in the Kafka source."""
     assert batch(**{name: "1"}) == batch()
     assert name in caplog.text
 
 
 @pytest.mark.parametrize("name", [*BOTH, *STREAM_ONLY, *BATCH_ONLY])
 def test_typo_in_an_option_gets_a_suggestion(name: str) -> None:
-    """One letter less: the message has the right name, or all names."""
+    """One letter is missing: the message has the right name, or all names."""
     with pytest.raises(ConfigError, match=name):
         batch(**{name[:-1]: "1"})
 
@@ -410,7 +410,7 @@ HOSTILE = (
 def test_hostile_value_is_refused_by_name_or_means_something(
     name: str, streaming: bool
 ) -> None:
-    """Never another error, nor a message that nobody can read or print."""
+    """No other error is raised, and each message is readable and printable."""
     others = {"path": "d", "subscribe": "t", "readerId": "a", "stateDir": "s"}
     if name in ("assign", "subscribePattern"):
         del others["subscribe"]
@@ -448,7 +448,7 @@ def test_hostile_value_is_refused_by_name_or_means_something(
 def test_value_that_cannot_be_is_told_with_what_is_allowed(
     option: str, value: Any, told: str
 ) -> None:
-    """Of a value of thousands of characters only the beginning is shown."""
+    """A value of thousands of characters is cut to its beginning."""
     given: Any = {"path": "d", "subscribe": "t", option: value}
     if option in ("assign", "subscribePattern"):
         del given["subscribe"]
@@ -476,7 +476,7 @@ def test_value_that_cannot_be_is_told_with_what_is_allowed(
 def test_wrong_option_is_found_also_where_nobody_knows_of_a_stream(
     options: dict[str, str], name: str
 ) -> None:
-    """As Spark asks at `load()`."""
+    """Spark asks for the schema at `load()`, for either kind of query."""
     with pytest.raises(ConfigError) as caught:
         parse_any({"path": "data", **options})
     assert caught.value.name == name
@@ -497,7 +497,7 @@ def test_wrong_option_is_found_also_where_nobody_knows_of_a_stream(
 def test_option_that_is_right_for_one_of_them_is_let_through(
     options: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """And a stream's is not said to be ignored."""
+    """An option of streams is not reported as ignored."""
     parse_any({"path": "data", "subscribe": "a", **options})
     if "endingOffsets" not in options:
         assert not caplog.records

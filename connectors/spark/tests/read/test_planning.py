@@ -1,4 +1,4 @@
-"""Ranges become tasks. No Spark needed."""
+"""Conversion of ranges to tasks. No Spark needed."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_every_offset_is_in_just_one_task(
     max_records: int | None,
     align: object,
 ) -> None:
-    """And in order, whatever the options are; no task is empty or too large."""
+    """They are in order, whatever the options are; no task is empty or too large."""
     tasks = plan(
         ranges,
         core_count=core_count,
@@ -86,7 +86,7 @@ def test_every_offset_is_in_just_one_task(
 
 
 def test_small_partitions_are_read_by_one_task() -> None:
-    """A task costs more than they do."""
+    """A task costs more than reading them."""
     tasks = plan(
         [log_range(n, 0, 1000, 100_000) for n in range(50)],
         core_count=4,
@@ -96,7 +96,7 @@ def test_small_partitions_are_read_by_one_task() -> None:
 
 
 def test_large_partition_is_read_by_two_tasks_for_each_core() -> None:
-    """Of the same size."""
+    """The tasks have the same size."""
     tasks = plan(
         [log_range(0, 0, 8_000_000, 2000 * MIB)], core_count=2, align=unaligned
     )
@@ -120,7 +120,7 @@ def test_uneven_partitions_give_even_tasks() -> None:
 
 
 def test_cut_is_moved_to_the_beginning_of_a_batch() -> None:
-    """So that no batch is read, and decompressed, by two tasks."""
+    """No batch is read and decompressed by two tasks."""
     tasks = plan(
         [log_range(0, 30, 10_010, 0)], core_count=1, min_tasks=3, align=to_hundreds
     )
@@ -131,7 +131,7 @@ def test_cut_is_moved_to_the_beginning_of_a_batch() -> None:
 
 
 def test_batch_larger_than_a_task_is_not_cut() -> None:
-    """Everything lies in one batch: one task, and the cutting ends."""
+    """Everything is in one batch: one task, and the cutting ends."""
     tasks = plan(
         [log_range(0, 0, 100, 0)], core_count=1, min_tasks=7, align=lambda p, o: 0
     )
@@ -141,7 +141,7 @@ def test_batch_larger_than_a_task_is_not_cut() -> None:
 
 @pytest.mark.parametrize("wanted", [1, 2, 7, 40])
 def test_min_partitions_is_kept(wanted: int) -> None:
-    """There are as many tasks as asked for, of one partition or of many."""
+    """There are as many tasks as requested, of one partition or of many."""
     one = plan(
         [log_range(0, 0, 10_000, 0)], core_count=1, min_tasks=wanted, align=unaligned
     )
@@ -155,7 +155,7 @@ def test_min_partitions_is_kept(wanted: int) -> None:
 
 
 def test_max_records_is_kept_exactly() -> None:
-    """Also where small partitions go together, and within a batch."""
+    """This includes tasks of several small partitions, and cuts within a batch."""
     ranges = [log_range(n, 0, 70, 0) for n in range(10)]
     tasks = plan(ranges, core_count=1, max_records=100, align=to_hundreds)
     assert len(tasks) == 7
@@ -163,7 +163,7 @@ def test_max_records_is_kept_exactly() -> None:
 
 
 def test_cut_goes_by_bytes_where_records_differ() -> None:
-    """Large records first: the first task has fewer of them."""
+    """Large records come first: the first task has fewer of them."""
     sizes = Sizes([(0, 100, 900 * MIB), (100, 1000, 100 * MIB)])
 
     def cut_at(found: LogRange, part: float) -> int:
@@ -184,7 +184,7 @@ def test_cut_goes_by_bytes_where_records_differ() -> None:
 
 
 def test_sizes_are_interpolated_within_segments() -> None:
-    """Both ways, and bounded outside."""
+    """It works both ways, bounded outside."""
     sizes = Sizes([(10, 20, 100), (20, 20, 0), (20, 30, 300)])
     assert [sizes.up_to(o) for o in (0, 10, 15, 20, 25, 30, 99)] == [
         0, 0, 50, 100, 250, 400, 400,
@@ -197,7 +197,7 @@ def test_sizes_are_interpolated_within_segments() -> None:
 
 
 def test_batches_have_about_a_mebibyte() -> None:
-    """Within bounds: neither tiny nor huge."""
+    """Sizes are bounded: neither tiny nor huge."""
     assert batch_records(10_000, 10_000 * 100) == MIB // 100
     assert batch_records(10_000, 10_000 * 10) == BATCH_RECORDS_MAX
     assert batch_records(10, 10 * MIB) == BATCH_RECORDS_MIN

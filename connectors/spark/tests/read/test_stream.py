@@ -36,7 +36,7 @@ def reader_of(path: str, **options: str) -> StreamReader:
 
 
 def next_batch(reader: StreamReader, start: Any) -> Any:
-    """Where the next batch ends, through JSON as Spark does it."""
+    """The end of the next batch, passed through JSON as by Spark."""
     if limits is None:
         return json.loads(json.dumps(reader.latestOffset()))
     limit = reader.getDefaultReadLimit()
@@ -45,7 +45,7 @@ def next_batch(reader: StreamReader, start: Any) -> Any:
 
 
 def plain(offsets: Any) -> Any:
-    """The text of offsets without the marks of the logs that they are of."""
+    """The text of offsets without the marks of their logs."""
     return {topic: found for topic, found in offsets.items() if topic != "@logs"}
 
 
@@ -63,7 +63,7 @@ def offsets_read(reader: StreamReader, start: Any, end: Any) -> dict[str, list[i
 def test_query_reads_on_where_it_stopped(
     make_topic: MakeTopic, writer: logstore.Store
 ) -> None:
-    """Batch after batch, every record once."""
+    """Batch after batch delivers every record once."""
     topic = make_topic(partitions=2, count=30)
     reader = reader_of(writer.path, startingOffsets="earliest")
     start = reader.initialOffset()
@@ -79,7 +79,7 @@ def test_query_reads_on_where_it_stopped(
 def test_nothing_new_is_the_same_offset_again(
     make_topic: MakeTopic, writer: logstore.Store
 ) -> None:
-    """The very object: Spark compares text."""
+    """The very same object is returned: Spark compares text."""
     make_topic(partitions=2, count=3)
     reader = reader_of(writer.path)
     start = json.loads('{"orders": {"1": 3, "0": 3}}')
@@ -89,7 +89,7 @@ def test_nothing_new_is_the_same_offset_again(
 def test_stream_starts_with_what_is_new(
     make_topic: MakeTopic, writer: logstore.Store
 ) -> None:
-    """Unless told otherwise; asked again, the answer is the same."""
+    """This is the default; a repeated call returns the same."""
     topic = make_topic(count=5)
     reader = reader_of(writer.path)
     assert plain(reader.initialOffset()) == {"orders": {"0": 5}}
@@ -100,7 +100,7 @@ def test_stream_starts_with_what_is_new(
 def test_new_partition_is_read_from_its_beginning(
     make_topic: MakeTopic, writer: logstore.Store
 ) -> None:
-    """Also where the query started with the latest offsets."""
+    """This holds even if the query started with the latest offsets."""
     topic = make_topic(count=5)
     reader = reader_of(writer.path)
     start = reader.initialOffset()
@@ -129,7 +129,7 @@ def test_new_topic_of_a_pattern_is_read(
 def test_new_partition_that_has_lost_its_beginning_is_a_loss(
     make_topic: MakeTopic, writer: logstore.Store
 ) -> None:
-    """Records came and went before the query saw the partition."""
+    """Records were added and deleted before the query saw the partition."""
     topic = make_topic(count=5)
     strict = reader_of(writer.path)
     start = strict.initialOffset()
@@ -152,7 +152,7 @@ def test_new_partition_that_has_lost_its_beginning_is_a_loss(
 def test_max_offsets_divides_the_backlog(
     make_topic: MakeTopic, writer: logstore.Store
 ) -> None:
-    """In proportion, until all is read."""
+    """The shares are proportional, until everything is read."""
     topic = make_topic(partitions=2, count=10)
     topic[1].append_many([b"value"] * 80)
     reader = reader_of(
@@ -186,7 +186,7 @@ def test_new_partition_is_limited_too(
 def test_max_bytes_limits_a_batch(
     make_topic: MakeTopic, writer: logstore.Store
 ) -> None:
-    """By what records take on disk, about."""
+    """The size is the approximate size on disk."""
     partition = make_topic(count=1000)[0]
     size = sum(segment.size_bytes for segment in partition.segments)
     reader = reader_of(
@@ -232,7 +232,7 @@ def test_min_offsets_hold_a_batch_back_until_the_delay(
 @pytest.mark.skipif(limits is not None, reason="this Spark can do it")
 @pytest.mark.parametrize("name", ["maxOffsetsPerTrigger", "maxBytesPerTrigger"])
 def test_limit_that_spark_cannot_keep_is_refused(name: str, tmp_path: Path) -> None:
-    """Rather than ignored: a batch without bounds may be far too large."""
+    """It is not ignored: a batch without bounds may be far too large."""
     with pytest.raises(ConfigError, match=f"{name} needs Spark 4.2"):
         reader_of(str(tmp_path), **{name: "5"})
 
@@ -244,7 +244,7 @@ def test_limit_that_spark_cannot_keep_is_refused(name: str, tmp_path: Path) -> N
 def test_available_now_ends_at_what_was_there_at_first(
     make_topic: MakeTopic, writer: logstore.Store
 ) -> None:
-    """Not at what comes while it runs; new partitions wait for the next run, too."""
+    """Records added while it runs wait for the next run, and so do new partitions."""
     topic = make_topic(count=10)
     reader = reader_of(
         writer.path, startingOffsets="earliest", maxOffsetsPerTrigger="6"
@@ -285,7 +285,7 @@ def test_available_now_takes_what_min_offsets_would_hold_back(
 
 @needs_limits
 def test_cut_tail_is_a_loss(make_topic: MakeTopic, writer: logstore.Store) -> None:
-    """What was read is gone and may have been replaced."""
+    """Records that were read are gone and may have been replaced."""
     partition = make_topic(count=0, message_format=2)[0]
     partition.append_many([b"a"] * 10)
     partition.append_many([b"b"] * 10)
@@ -301,7 +301,7 @@ def test_cut_tail_is_a_loss(make_topic: MakeTopic, writer: logstore.Store) -> No
 
 @needs_limits
 def test_deleted_topic_is_a_loss(make_topic: MakeTopic, writer: logstore.Store) -> None:
-    """An error that names its partitions; else the query goes on with the others."""
+    """The error names its partitions; otherwise the query continues with the others."""
     make_topic("orders", count=3)
     make_topic("users", count=3)
     start = {"orders": {"0": 1}, "users": {"0": 1}}
@@ -321,7 +321,7 @@ def test_deleted_topic_is_a_loss(make_topic: MakeTopic, writer: logstore.Store) 
 def test_topic_created_again_is_read_from_the_new_files(
     make_topic: MakeTopic, writer: logstore.Store
 ) -> None:
-    """What was open is not what lies there now."""
+    """The files that were open are not read again."""
     make_topic(count=7)
     reader = reader_of(writer.path, startingOffsets="earliest", failOnDataLoss="false")
     start = reader.initialOffset()
@@ -338,7 +338,8 @@ def test_topic_created_again_is_read_from_the_new_files(
 def test_topic_created_again_under_a_query_is_a_loss(
     make_topic: MakeTopic, writer: logstore.Store
 ) -> None:
-    """Also where it has grown past what was read: its offsets mean other records."""
+    """This holds even if it has grown past the read offsets: these are other records
+    now."""
     make_topic(count=3)
     reader = reader_of(writer.path, startingOffsets="earliest")
     end = next_batch(reader, reader.initialOffset())
@@ -351,7 +352,8 @@ def test_topic_created_again_under_a_query_is_a_loss(
 def test_partition_that_a_batch_leaves_out_is_a_loss(
     make_topic: MakeTopic, writer: logstore.Store
 ) -> None:
-    """As Spark before 4.2 shows it: the batch starts with it, and ends without."""
+    """Spark before 4.2 shows a deletion in this way: the batch starts with it, and ends
+    without."""
     make_topic(count=3)
     start, end = {"orders": {"0": 1}, "users": {"0": 1}}, {"orders": {"0": 3}}
     with pytest.raises(DataLossError, match="users-0: deleted since the last batch"):
@@ -363,7 +365,7 @@ def test_partition_that_a_batch_leaves_out_is_a_loss(
 def test_missing_topic_is_an_error_at_the_start(
     make_topic: MakeTopic, writer: logstore.Store
 ) -> None:
-    """With what there is instead."""
+    """The error lists existing ones."""
     make_topic()
     with pytest.raises(ConfigError, match="no topic order; its topics: orders"):
         reader_of(writer.path, subscribe="order").initialOffset()
@@ -372,13 +374,13 @@ def test_missing_topic_is_an_error_at_the_start(
         StreamReader(SCHEMA, parse(given, streaming=True)).initialOffset()
 
 
-# ----------------------------------------------------------- where the query started
+# ----------------------------------------------------------- start of the query
 
 
 def test_start_of_a_query_that_died_is_kept(
     make_topic: MakeTopic, writer: logstore.Store, tmp_path: Path
 ) -> None:
-    """With readerId: until the first batch is complete, also for another process."""
+    """readerId keeps it until the first batch is complete, also for another process."""
     topic = make_topic(count=5)
     options = {"readerId": "clean", "stateDir": str(tmp_path)}
     first = reader_of(writer.path, **options)
@@ -396,7 +398,7 @@ def test_start_of_a_query_that_died_is_kept(
 def test_start_that_moved_on_is_an_error(
     make_topic: MakeTopic, writer: logstore.Store
 ) -> None:
-    """Without readerId: the first batch ended before where it is said to start now."""
+    """There is no readerId: the first batch ended before the new start."""
     topic = make_topic(count=5)
     reader = reader_of(writer.path)
     end = next_batch(reader, reader.initialOffset())
@@ -409,7 +411,7 @@ def test_start_that_moved_on_is_an_error(
 def test_state_that_cannot_be_used_is_an_error(
     make_topic: MakeTopic, writer: logstore.Store, tmp_path: Path
 ) -> None:
-    """A directory that is not there, a file with something else."""
+    """The directory is missing, or a file has other contents."""
     make_topic()
     missing = str(tmp_path / "missing")
     with pytest.raises(ConfigError, match=r"option stateDir: .*missing"):
@@ -448,8 +450,8 @@ def test_reader_leaves_the_store_untouched(
 def test_damage_far_below_its_start_does_not_stop_a_query(
     make_topic: MakeTopic, writer: logstore.Store, isolation: str
 ) -> None:
-    """Of a log of a broker, whose transactions are looked for in all batches; what
-    comes to the damage raises."""
+    """The log is of a broker, whose transactions are searched in all batches; a query
+    that reaches the damage raises."""
     partition = make_topic(count=400, message_format=2, segment_bytes=8000)[0]
     batch = next(partition.read_batches(120))
     segment = next(s for s in partition.segments if s.next_offset > 120)

@@ -25,7 +25,7 @@ from support.spark_reading import (
     schema_of,
 )
 
-# ----------------------------------------------------------------------- what is read
+# ----------------------------------------------------------------------- rows
 
 
 def test_batches_have_just_the_schema_that_spark_expects(
@@ -44,7 +44,7 @@ def test_batches_have_just_the_schema_that_spark_expects(
 def test_rows_are_those_of_the_log(
     make_topic: MakeTopic, writer: logstore.Store
 ) -> None:
-    """Every column, nulls, and headers: null where a record has none."""
+    """Every column, nulls, and headers: null for a record without headers."""
     partition = make_topic("users", partitions=3, message_format=2)[2]
     headers = [("a", b"1"), ("a", None)]
     partition.append(b"value", b"key", timestamp_ms=1_700_000_000_123, headers=headers)
@@ -115,7 +115,7 @@ def test_timestamp_that_does_not_fit_names_its_own_record(time: int) -> None:
 def test_schema_chooses_columns(
     names: tuple[str, ...], make_topic: MakeTopic, writer: logstore.Store
 ) -> None:
-    """In the order in which the user gives them."""
+    """Columns have the order of the user's schema."""
     make_topic(count=120, message_format=2)
     rows = rows_of(reader_of(writer.path, schema_of(*names)))
     assert len(rows) == 120
@@ -130,7 +130,7 @@ def test_schema_chooses_columns(
     ],
 )
 def test_other_schema_is_refused(field: Any, shown: str) -> None:
-    """With the columns there are."""
+    """The error lists the existing columns."""
     schema = types.StructType([types.StructField(*field)])
     with pytest.raises(ConfigError, match=f"column {shown}; .*value binary"):
         reader_of("data", schema)
@@ -143,7 +143,7 @@ def test_other_schema_is_refused(field: Any, shown: str) -> None:
 def test_large_batch_is_handed_on_in_pieces(
     make_topic: MakeTopic, writer: logstore.Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of about the size that is set, and nothing is lost between them."""
+    """Pieces have about the configured size, and nothing is lost between them."""
     monkeypatch.setattr(columns, "SLICE_BYTES", 10_000)
     partition = make_topic()[0]
     partition.append_many([b"x" * 1000] * 100)
@@ -161,7 +161,7 @@ def test_large_batch_is_handed_on_in_pieces(
 def test_start_and_end_are_offsets_or_times(
     make_topic: MakeTopic, writer: logstore.Store
 ) -> None:
-    """End exclusive; times are the first record at or after them."""
+    """The end is exclusive; times select the first record at or after them."""
     make_topic(count=100)
     path, time_ms = writer.path, 1_700_000_000_000
     given = {
@@ -192,7 +192,7 @@ def test_start_and_end_are_offsets_or_times(
 def test_start_behind_the_end_reads_nothing(
     make_topic: MakeTopic, writer: logstore.Store
 ) -> None:
-    """One task that delivers nothing."""
+    """One task delivers nothing."""
     make_topic(count=10)
     given = {
         "startingOffsets": '{"orders":{"0":9}}',
@@ -206,7 +206,7 @@ def test_start_behind_the_end_reads_nothing(
 def test_durable_only_leaves_out_what_is_not_synced(
     make_topic: MakeTopic, writer: logstore.Store
 ) -> None:
-    """It may leave out more: the durable point lags in another process."""
+    """More may be left out: the durable point lags in another process."""
     partition = make_topic(count=10, flush_ms=(1 << 63) - 1)[0]
     partition.flush()
     partition.append(b"not durable")
@@ -218,7 +218,7 @@ def test_durable_only_leaves_out_what_is_not_synced(
 def test_assign_reads_those_partitions_only(
     make_topic: MakeTopic, writer: logstore.Store
 ) -> None:
-    """And in order."""
+    """The rows are in order."""
     make_topic("orders", partitions=3, count=2)
     make_topic("users", partitions=2, count=2)
     reader = reader_of(writer.path, assign='{"users": [1], "orders": [2, 0]}')
@@ -256,7 +256,7 @@ def test_tasks_begin_where_batches_do(
 def test_max_records_bounds_each_task(
     make_topic: MakeTopic, writer: logstore.Store
 ) -> None:
-    """Exactly."""
+    """The bound is exact."""
     make_topic(partitions=3, count=250)
     reader = reader_of(writer.path, maxRecordsPerPartition="100")
     planned = reader.partitions()

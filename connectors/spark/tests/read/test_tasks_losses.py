@@ -1,5 +1,5 @@
-"""Retention, cuts, deletions and damage under a query: an error, or skipped if that is
-asked for."""
+"""Retention, cuts, deletions and damage during a query: an error, or skipped if
+configured."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from support.spark_reading import MakeTopic, offsets_of, reader_of, rows_of
 def test_retention_that_overtakes_a_query_is_a_loss(
     make_topic: MakeTopic, writer: logstore.Store
 ) -> None:
-    """An error that tells what is gone; else the query goes on behind it."""
+    """The error names the deleted offsets; otherwise the query continues after them."""
     partition = make_topic(count=200)[0]
     strict = reader_of(writer.path)
     lenient = reader_of(writer.path, failOnDataLoss="false")
@@ -42,7 +42,7 @@ def test_retention_that_overtakes_a_query_is_a_loss(
 def test_retention_while_a_task_reads_is_a_loss(
     make_topic: MakeTopic, writer: logstore.Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The files go while they are read: never a gap without an error."""
+    """Files are removed while they are read: a gap is always an error."""
     monkeypatch.setattr(tasks, "batch_records", lambda count, size: 64)
     monkeypatch.setattr(tasks, "FEW_RECORDS", 0)
     partition = make_topic(count=3000, file_delete_delay_ms=0)[0]
@@ -66,7 +66,7 @@ def test_retention_while_a_task_reads_is_a_loss(
 
 
 def wait_until_files_are_gone(partition: logstore.Partition) -> None:
-    """A deletion removes files a moment later, in a thread of the writer's."""
+    """A deletion removes files a moment later, in a thread of the writer."""
     import time
 
     for _ in range(500):
@@ -79,7 +79,7 @@ def wait_until_files_are_gone(partition: logstore.Partition) -> None:
 def test_cut_tail_under_a_query_is_a_loss(
     make_topic: MakeTopic, writer: logstore.Store
 ) -> None:
-    """What was planned is not there any more."""
+    """The planned records do not exist any more."""
     partition = make_topic(count=100, message_format=2)[0]
     strict = reader_of(writer.path)
     planned = strict.partitions()
@@ -95,7 +95,7 @@ def test_cut_tail_under_a_query_is_a_loss(
 def test_worker_with_an_old_view_of_the_files_opens_them_anew(
     make_topic: MakeTopic, writer: logstore.Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As over NFS, which may show an old size of a file that is open."""
+    """NFS may show an old size of a file that is open."""
     partition = make_topic(count=100)[0]
     worker = StoreCache()
     monkeypatch.setattr(stores, "_CACHE", worker)
@@ -113,7 +113,7 @@ def test_worker_with_an_old_view_of_the_files_opens_them_anew(
 def test_topic_deleted_under_a_query_is_a_loss(
     make_topic: MakeTopic, writer: logstore.Store
 ) -> None:
-    """As above."""
+    """The error names the partition."""
     make_topic(count=100)
     make_topic("users", count=1)
     strict = reader_of(writer.path, subscribe="orders,users")
@@ -129,7 +129,7 @@ def test_topic_deleted_under_a_query_is_a_loss(
 def test_topic_deleted_while_it_is_read_is_a_loss(
     make_topic: MakeTopic, writer: logstore.Store, is_strict: bool
 ) -> None:
-    """Its segments that were not open yet are gone; what was read before is right."""
+    """Its segments that were not open yet are gone; earlier rows are right."""
     partition = make_topic(segment_bytes=4096, file_delete_delay_ms=0)[0]
     for _ in range(40):
         partition.append_many([b"value" * 200] * 100)
@@ -150,7 +150,7 @@ def test_topic_deleted_while_it_is_read_is_a_loss(
 def test_damage_is_raised_after_what_is_before_it(
     make_topic: MakeTopic, writer: logstore.Store
 ) -> None:
-    """Whatever failOnDataLoss says: damage is no retention."""
+    """failOnDataLoss does not matter: damage is no retention."""
     partition = make_topic(count=100)[0]
     path = Path(partition.segments[0].path)
     writer.close()
@@ -176,8 +176,8 @@ def test_damage_is_skipped_where_that_is_asked_for(
     isolation: str,
     tasks: str,
 ) -> None:
-    """Everything besides the damaged batches comes, in order, and each of them is in a
-    warning with its offsets."""
+    """Everything besides the damaged batches is delivered, in order, and each of them
+    is in a warning with its offsets."""
     topic = make_topic(count=400, partitions=2, segment_bytes=8000, message_format=2)
     want = [[*range(400)], [*range(400)]]
     damaged = []
@@ -219,7 +219,7 @@ def _path_of(partition: logstore.Partition, offset: int) -> str:
 def test_damage_does_not_stop_the_planning(
     make_topic: MakeTopic, writer: logstore.Store
 ) -> None:
-    """Where a cut falls on it: the records before it are still delivered."""
+    """A cut falls on it: the records before it are still delivered."""
     partition = make_topic(count=400, segment_bytes=1 << 20)[0]
     path = Path(partition.segments[0].path)
     writer.close()

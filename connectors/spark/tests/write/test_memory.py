@@ -1,5 +1,5 @@
-"""Batches that come twice: from a task, a commit, a run that is started again, or from
-another query on a copy of the checkpoint. Without a Java machine."""
+"""Repeated batches: from a task, a commit, a run that is started again, or from another
+query on a copy of the checkpoint. Without a Java machine."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ Run = Callable[..., None]
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """One batch of one run of the query, as Spark does it: staged, then committed by
+    """Run one batch of one run of the query, like Spark: staged, then committed by
     another writer."""
 
     def batch(run_id: str, batch_id: int, *values: bytes, **given: str) -> None:
@@ -81,8 +81,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 def test_query_on_a_copy_of_a_checkpoint_is_told_where_its_rows_are_others(
     tmp_path: Path, run: Run, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its batch has a number that was published: it is no repetition of that one, so it
-    is not left out without a word."""
+    """Its batch has a number that was published: it is no repetition of the published
+    batch, so it is not left out silently."""
     path = tmp_path / "data"
     run("run-a", 0, b"0")
     run("run-a", 1, b"a1")
@@ -93,7 +93,7 @@ def test_query_on_a_copy_of_a_checkpoint_is_told_where_its_rows_are_others(
         for word in (f"{len(values)} rows", "1 rows of 2 bytes", "allowRewind=true"):
             assert word in str(caught.value)
     assert written(path) == [b"0", b"a1"]
-    run("run-a", 2, b"a2")  # the other one goes on
+    run("run-a", 2, b"a2")  # the other one continues
     run("run-b", 2, b"b2 is longer", allowRewind="true")
     assert "left out" in caplog.text
     assert written(path) == [b"0", b"a1", b"a2"]
@@ -102,8 +102,8 @@ def test_query_on_a_copy_of_a_checkpoint_is_told_where_its_rows_are_others(
 def test_run_that_another_one_has_overtaken_publishes_nothing(
     tmp_path: Path, run: Run
 ) -> None:
-    """Whichever batch it comes with: of two queries on copies of one checkpoint, one
-    fails, so that somebody sees to it."""
+    """This holds for any batch: of two queries on copies of one checkpoint, one fails,
+    so that the error is noticed."""
     path = tmp_path / "data"
     run("run-a", 0, b"0")
     run("run-b", 1, b"b1")
@@ -118,8 +118,9 @@ def test_run_that_another_one_has_overtaken_publishes_nothing(
 def test_batch_of_equal_size_on_a_copy_is_told_at_the_next_batch_of_the_other(
     tmp_path: Path, run: Run
 ) -> None:
-    """Nobody can tell it from a repetition at once: as many rows, and bytes. Who comes
-    with it counts as the query that was started again, and the other one fails."""
+    """It cannot be distinguished from a repetition at once: it has as many rows, and
+    bytes. Its query counts as the query that was started again, and the other one
+    fails."""
     path = tmp_path / "data"
     run("run-a", 0, b"a0")
     run("run-b", 0, b"b0")
@@ -131,8 +132,8 @@ def test_batch_of_equal_size_on_a_copy_is_told_at_the_next_batch_of_the_other(
 
 
 def test_query_that_is_started_again_goes_on(tmp_path: Path, run: Run) -> None:
-    """With the batch that it had published when it died, or with the next one; however
-    often, and what is kept of it stays small."""
+    """It repeats the batch that it had published when it died, or begins with the next
+    one; any number of times, and its stored note stays small."""
     path = tmp_path / "data"
     expected = []
     for number in range(2 * RUNS_MAX):
@@ -160,7 +161,7 @@ def test_query_that_is_started_again_goes_on(tmp_path: Path, run: Run) -> None:
 def test_store_that_does_not_know_of_runs_is_written_to(
     note: str, tmp_path: Path, run: Run
 ) -> None:
-    """One of an earlier version, or another program's identity."""
+    """The store is of an earlier version, or the identity is another program's."""
     path = tmp_path / "data"
     batch_writer(path)
     with logstore.open(path) as store:
@@ -177,7 +178,7 @@ def test_store_that_does_not_know_of_runs_is_written_to(
 def test_run_id_that_is_none_of_sparks_changes_nothing(
     run_id: str, tmp_path: Path, run: Run
 ) -> None:
-    """Without one, rows alone tell batches apart."""
+    """Without one, batches are distinguished by rows alone."""
     run(run_id, 0, b"a")
     run(run_id, 0, b"a")
     with pytest.raises(CopiedCheckpointError):
@@ -189,7 +190,7 @@ def test_run_id_that_is_none_of_sparks_changes_nothing(
 def test_application_that_repeats_a_version_with_other_rows_is_warned(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """txnAppId and txnVersion say that it is the same write: it does nothing."""
+    """txnAppId and txnVersion identify the write as the same: it does nothing."""
     path = tmp_path / "data"
     for values in ((b"a",), (b"a",), (b"b", b"c")):
         writer = batch_writer(path, txnAppId="load", txnVersion="1")
@@ -200,11 +201,11 @@ def test_application_that_repeats_a_version_with_other_rows_is_warned(
     assert staged_files(path) == []
 
 
-# --------------------------------------------------------------- what is done twice
+# --------------------------------------------------------------- repetitions
 
 
 def test_messages_are_committed_once(tmp_path: Path) -> None:
-    """Without an identity, too: what was published is not there any more."""
+    """This holds even without an identity: the staged files are gone."""
     path = tmp_path / "data"
     writer = batch_writer(path)
     message = writer.write(rows(b"a"))
@@ -226,7 +227,7 @@ def test_messages_are_committed_once(tmp_path: Path) -> None:
 
 
 def test_writer_is_used_twice(tmp_path: Path) -> None:
-    """A speculative task, and one that is run again: only what is committed counts."""
+    """A speculative task, and a repeated one: only committed records count."""
     path = tmp_path / "data"
     writer = batch_writer(path)
     first, second = writer.write(rows(b"a")), writer.write(rows(b"a"))
@@ -237,7 +238,7 @@ def test_writer_is_used_twice(tmp_path: Path) -> None:
 
 
 def test_topic_made_anew_between_tasks_and_commit_is_named(tmp_path: Path) -> None:
-    """What was staged for one topic does not get into another."""
+    """Records staged for one topic do not get into another."""
     path = tmp_path / "data"
     writer = batch_writer(path)
     message = writer.write(rows(b"a"))
@@ -269,8 +270,8 @@ def test_topic_made_anew_between_tasks_and_commit_is_named(tmp_path: Path) -> No
     ids=ascii,
 )
 def test_application_may_have_any_name(app: str, tmp_path: Path) -> None:
-    """A time with microseconds, brackets, any script; and the store stays as it is for
-    all others."""
+    """A time with microseconds, brackets, any script; and the store stays usable for
+    all other names."""
     path = tmp_path / "data"
     for version in ("1", "1", "2"):
         given = {"path": str(path), "topic": "orders", "txnAppId": app}
@@ -290,7 +291,8 @@ def test_application_may_have_any_name(app: str, tmp_path: Path) -> None:
 def test_name_that_no_application_can_have_is_told_at_once(
     app: Any, tmp_path: Path
 ) -> None:
-    """Before anything is made, not when the first batch is committed."""
+    """The error comes before anything is made, not when the first batch is
+    committed."""
     path = tmp_path / "data"
     given = {"path": str(path), "topic": "orders", "txnVersion": "1", "txnAppId": app}
     with pytest.raises(ConfigError) as caught:

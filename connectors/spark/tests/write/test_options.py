@@ -1,4 +1,4 @@
-"""The options of the sink: taken, refused, ignored."""
+"""The options of the sink: accepted, refused, ignored."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from pyspark_logstore.write.options import (
 
 
 def parse(streaming: bool = False, **given: str) -> SinkOptions:
-    """As Spark gives them: in lower case."""
+    """Parse options in the form that Spark passes: in lower case."""
     lowered = {name.lower(): value for name, value in {"path": "d", **given}.items()}
     return parse_sink(lowered, streaming=streaming)
 
 
 def test_defaults() -> None:
-    """What holds where nothing is said."""
+    """The defaults without any option."""
     found = parse()
     assert (found.path, found.topic, found.partitions) == ("d", "", 1)
     assert found.create_topic
@@ -43,7 +43,7 @@ def test_defaults() -> None:
 
 
 def test_every_option_is_taken() -> None:
-    """With what it means."""
+    """Each option has its parsed value."""
     found = parse(
         topic="orders",
         createTopic="false",
@@ -67,7 +67,7 @@ def test_every_option_is_taken() -> None:
 
 
 def test_every_setting_of_a_topic_is_an_option() -> None:
-    """In camel case, parsed as Kafka's properties are."""
+    """Names are in camel case, values parsed as Kafka's properties."""
     assert set(TOPIC_SETTINGS.values()) == {
         field.name for field in dataclasses.fields(TopicConfig)
     }
@@ -92,7 +92,7 @@ def test_every_setting_of_a_topic_is_an_option() -> None:
 
 
 def test_headers_make_a_topic_of_magic_2_unless_told_otherwise() -> None:
-    """Magic 1 has no place for them."""
+    """Magic 1 has no headers."""
     assert parse().topic_config(with_headers=True).message_format == 2
     told = parse(messageFormat="1")
     assert told.topic_config(with_headers=True).message_format == 1
@@ -130,7 +130,7 @@ def test_headers_make_a_topic_of_magic_2_unless_told_otherwise() -> None:
 def test_what_cannot_be_names_the_option_and_what_is_allowed(
     name: str, value: str, says: str
 ) -> None:
-    """The name as it is documented, unless there is none."""
+    """The name is the documented one, if there is one."""
     with pytest.raises(ConfigError, match=says) as caught:
         parse(**{name: value})
     known = name if name in {*SINK_BOTH, *SINK_BATCH_ONLY, *TOPIC_SETTINGS} else None
@@ -152,7 +152,7 @@ def test_txn_needs_both() -> None:
 
 @pytest.mark.parametrize("name", SINK_BATCH_ONLY)
 def test_stream_has_an_identity_of_its_own(name: str) -> None:
-    """Two would contradict each other."""
+    """Two identities would contradict each other."""
     with pytest.raises(ConfigError, match="for batch writes only"):
         parse(True, **{name: "1"})
 
@@ -182,7 +182,7 @@ def test_what_is_not_for_the_sink_is_ignored() -> None:
 
 
 def test_servers_instead_of_a_path_are_noticed() -> None:
-    """As in the source."""
+    """The source reports it in the same way."""
     with pytest.raises(ConfigError, match=r"instead of kafka\.bootstrap"):
         parse(path="", **{"kafka.bootstrap.servers": "host:9092"})
 
@@ -193,7 +193,7 @@ PAGE = Path(__file__).parents[4] / "docs" / "spark.md"
 
 
 def test_page_has_the_options_there_are() -> None:
-    """In the table of the sink, and no others; settings of topics by example."""
+    """The table of the sink has them, and no others; settings of topics by example."""
     text = PAGE.read_text(encoding="utf-8").split("## Options of the sink")[1]
     table = re.findall(r"^\| (`.*?) \|", text.split("\n## ")[0], re.MULTILINE)
     names = {name for cell in table for name in re.findall(r"`(\w+)`", cell)}
@@ -203,7 +203,7 @@ def test_page_has_the_options_there_are() -> None:
 
 
 def test_options_of_the_job_that_moves_over_are_taken() -> None:
-    """All of them, path instead of the servers."""
+    """All of them are accepted, path instead of the servers."""
     text = PAGE.read_text(encoding="utf-8").split("moved over from the Kafka sink\n")[1]
     options = dict(re.findall(r'^    \.option\("([\w.]+)", "([\w:]+)"\)', text, re.M))
     job = ("kafka.bootstrap.servers", "topic", "kafka.acks", "checkpointLocation")
@@ -218,7 +218,7 @@ def test_options_of_the_job_that_moves_over_are_taken() -> None:
 def test_hostile_value_is_refused_by_name_or_means_something(
     name: str, streaming: bool
 ) -> None:
-    """Never another error, nor a message that nobody can read or print."""
+    """No other error is raised, and each message is readable and printable."""
     many = "9" * 5000
     hostile: list[Any] = [
         *("", " ", "NaN", "-1", "1e3", "1.0", many, "-" + many, "\u0663", "1_000"),

@@ -1,4 +1,4 @@
-"""The sink while a service has the store: it hands in what is to be published."""
+"""The sink while a service has the store: it hands in its publications."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def owner(path: Path) -> Iterator[StoreOwner]:
 
 @pytest.fixture(autouse=True)
 def micro_batch(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Tells tasks which batch, of which run of the query, they are of."""
+    """Sets the batch, and the run of the query, that tasks belong to."""
 
     def tell(batch_id: int, run_id: str = "run-1") -> None:
         monkeypatch.setattr(sink, "_micro_batch", lambda: ("query-1", batch_id))
@@ -81,7 +81,7 @@ def staged_files(path: Path) -> list[str]:
 
 
 def has_no_staged_files(path: Path) -> bool:
-    """An owner answers first, and removes the files then."""
+    """Whether all staged files are removed; an owner answers before it removes them."""
     deadline = time.monotonic() + 30
     while staged_files(path):
         if time.monotonic() > deadline:
@@ -93,7 +93,8 @@ def has_no_staged_files(path: Path) -> bool:
 def test_service_creates_the_topic_and_publishes(
     path: Path, owner: StoreOwner, micro_batch: Any
 ) -> None:
-    """As the options say; without the wait for its lock. It keeps the store."""
+    """The options are applied, without a wait for the lock. The service keeps the
+    store."""
     begun = time.monotonic()
     for number in range(5):
         micro_batch(number)
@@ -112,7 +113,7 @@ def test_service_creates_the_topic_and_publishes(
 
 
 def test_two_queries_ask_for_the_same_topic(path: Path, owner: StoreOwner) -> None:
-    """One of them gets it created."""
+    """One of them has it created."""
     threads = [threading.Thread(target=writer, args=(path,)) for _ in range(4)]
     for thread in threads:
         thread.start()
@@ -125,7 +126,8 @@ def test_two_queries_ask_for_the_same_topic(path: Path, owner: StoreOwner) -> No
 def test_batch_that_is_repeated_is_written_once(
     path: Path, owner: StoreOwner, micro_batch: Any
 ) -> None:
-    """By the service before and after its restart, and by the sink with the lock."""
+    """The service repeats it before and after its restart, and the sink with the
+    lock."""
     commit(path, 0, b"a")
     commit(path, 0, b"a")
     # An owner that is killed before leaves the file of the second.
@@ -142,7 +144,7 @@ def test_batch_that_is_repeated_is_written_once(
 def test_batch_before_the_last_one_is_refused_or_left_out(
     path: Path, owner: StoreOwner, micro_batch: Any
 ) -> None:
-    """As with the lock."""
+    """The rule is the same as with the lock."""
     micro_batch(5)
     commit(path, 5, b"five")
     micro_batch(4)
@@ -175,8 +177,8 @@ def test_query_that_publishes_between_look_and_request_is_noticed(
     micro_batch: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """If its batch has another number of rows. One that has as many may be this one,
-    which an owner has published and not answered."""
+    """This holds if its batch has another number of rows. One with as many may be the
+    same batch, which an owner has published and not answered."""
     submit = logstore.Store.submit
 
     def submit_late(self: Any, staged: Any, **named: Any) -> Any:
@@ -195,7 +197,7 @@ def test_query_that_publishes_between_look_and_request_is_noticed(
 
 
 def test_batch_write_is_handed_in(path: Path, owner: StoreOwner) -> None:
-    """Each one without a name, and one with a name once."""
+    """Each write without a name, and a write with a name once."""
     for _ in range(2):
         one = writer(path, streaming=False)
         one.commit([one.write(rows(b"a"))])
@@ -209,7 +211,8 @@ def test_batch_write_is_handed_in(path: Path, owner: StoreOwner) -> None:
 def test_service_that_does_not_answer_is_named(
     path: Path, owner: StoreOwner, micro_batch: Any
 ) -> None:
-    """After lockTimeout; the request was taken back, and the batch can be repeated."""
+    """The error comes after lockTimeout; the request was withdrawn, and the batch can
+    be repeated."""
     one = writer(path, lockTimeout="1s")
     message = one.write(rows(b"a"))
     owner.pause()
@@ -241,7 +244,7 @@ def test_commit_outlives_the_service(path: Path, owner: StoreOwner) -> None:
     assert not thread.is_alive()
     commit(path, 0, b"a")
     assert written(path) == [b"a"]
-    # Nobody keeps the lock.
+    # The lock is free.
     logstore.open(path, lock_timeout_ms=0).close()
 
 

@@ -1,4 +1,4 @@
-"""Which columns the sink takes, and where each row goes, without Spark itself."""
+"""Columns accepted by the sink, and the routing of rows, without Spark itself."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def schema(text: str) -> Any:
     [(ALL, ""), ("value string, key string", "orders"), ("value binary", "orders")],
 )
 def test_columns_of_the_kafka_sink_are_taken(ddl: str, topic: str) -> None:
-    """And a timestamp."""
+    """A timestamp is accepted, too."""
     check_sink_schema(schema(ddl), topic)
 
 
@@ -82,15 +82,15 @@ def test_columns_of_the_kafka_sink_are_taken(ddl: str, topic: str) -> None:
 def test_other_columns_are_refused_with_those_that_are_allowed(
     ddl: str, name: str, says: str
 ) -> None:
-    """Before anything is written."""
+    """Nothing is written before."""
     with pytest.raises(ConfigError, match=says) as caught:
         check_sink_schema(schema(ddl), "orders")
     assert caught.value.name == name
 
 
 def test_other_columns_are_ignored(caplog: pytest.LogCaptureFixture) -> None:
-    """As by Spark's Kafka sink, of any type, also twice; those that the source does not
-    deliver with a warning, for one of them may be a slip of the pen."""
+    """Spark's Kafka sink ignores them, too, of any type, also twice; columns that the
+    source does not deliver cause a warning, because one may be a typing error."""
     check_sink_schema(schema(ALL + ", offset bigint, timestampType int"), "orders")
     assert not caplog.records
     check_sink_schema(
@@ -103,7 +103,7 @@ def test_other_columns_are_ignored(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_topic_has_to_be_said_somewhere() -> None:
-    """By option or column."""
+    """An option or a column names it."""
     with pytest.raises(ConfigError, match="option topic or a column topic"):
         check_sink_schema(schema("value binary"), "")
 
@@ -133,7 +133,7 @@ def numbered(count: int) -> list[bytes]:
 def test_key_decides_as_in_append(
     make_topic: MakeTopic, writer: logstore.Store
 ) -> None:
-    """The same partition as `Topic.append` has for the key, in the order of rows."""
+    """The partition is the one of `Topic.append` for the key, in the order of rows."""
     topic = make_topic(partitions=5)
     keys = [b"key-%d" % (n % 40) for n in range(200)]
     expected: dict[int, list[bytes]] = {}
@@ -147,8 +147,8 @@ def test_key_decides_as_in_append(
 def test_rows_without_a_key_stay_together_and_take_turns(
     make_topic: MakeTopic, writer: logstore.Store
 ) -> None:
-    """One partition for those of a batch, the next one for the next batch; tasks begin
-    at different ones."""
+    """The rows of a batch go to one partition, the next batch to the next one; tasks
+    begin at different ones."""
     make_topic(partitions=3)
     for task in range(4):
         router = Router("orders", task, writer)
@@ -166,7 +166,7 @@ def test_rows_without_a_key_stay_together_and_take_turns(
 def test_partition_goes_before_key(
     make_topic: MakeTopic, writer: logstore.Store
 ) -> None:
-    """Where it is null, the key decides, or the turn."""
+    """If it is null, the key or the turn decides."""
     topic = make_topic(partitions=4)
     hashed = topic.append(b"", key=b"k").partition
     found = route(
@@ -191,8 +191,8 @@ def test_partition_goes_before_key(
 def test_partition_of_another_topic_does_not_count(
     make_topic: MakeTopic, writer: logstore.Store
 ) -> None:
-    """Rows of the source, sent elsewhere by the option: their key decides, or the turn.
-    Where they stay in their topic, the column counts."""
+    """Rows of the source that the option sends to another topic: their key decides, or
+    the turn. In their own topic, the column counts."""
     topic = make_topic("clean", partitions=2)
     hashed = topic.append(b"", key=b"k").partition
     found = route(
@@ -227,7 +227,7 @@ def test_columns_that_are_ignored_are_dropped_first(
 def test_partition_that_is_not_there_is_an_error(
     make_topic: MakeTopic, writer: logstore.Store, wrong: int
 ) -> None:
-    """That names the topic and how many it has."""
+    """The error names the topic and its number of partitions."""
     make_topic(partitions=4)
     router = Router("orders", 0, writer)
     with pytest.raises(ConfigError, match=rf"has {wrong}, .* orders has 4 .* 0 to 3"):
@@ -237,7 +237,7 @@ def test_partition_that_is_not_there_is_an_error(
 def test_topic_column_sends_rows_to_several_topics(
     make_topic: MakeTopic, writer: logstore.Store
 ) -> None:
-    """Each with its own number of partitions; the option goes before the column."""
+    """Each topic has its own number of partitions; the option overrides the column."""
     make_topic("orders", partitions=2)
     make_topic("bills", partitions=7)
     hashed = [writer.topic("bills").append(b"", key=b"k%d" % n) for n in range(6)]
@@ -272,8 +272,8 @@ def test_topic_that_is_null_or_not_there_is_an_error(
 def test_rows_for_many_partitions_are_gathered_before_they_are_shared_out(
     make_topic: MakeTopic, writer: logstore.Store
 ) -> None:
-    """Else each partition gets a small batch of each; the order stays. Rows that are
-    not shared out are not copied."""
+    """Otherwise each partition gets a small batch of each; the order stays. Rows for a
+    single partition are not copied."""
     make_topic(partitions=20)
 
     def batches() -> Any:
@@ -303,7 +303,7 @@ def test_rows_for_many_partitions_are_gathered_before_they_are_shared_out(
 def test_destination_is_written_as_its_topic_is_set(
     make_topic: MakeTopic, writer: logstore.Store
 ) -> None:
-    """By the settings of now, and without a look at its log."""
+    """The current settings are used, without reading its log."""
     topic = make_topic(partitions=2, message_format=1)
     router = Router("orders", 1, writer)
     topic.configure(logstore.TopicConfig(message_format=2, compression_type="lz4"))
@@ -321,7 +321,7 @@ def test_destination_is_written_as_its_topic_is_set(
 
 
 def test_rows_become_batches_of_their_schema() -> None:
-    """As Spark 4.0 hands them over: local times without a zone, headers as rows."""
+    """Spark 4.0 passes them so: local times without a zone, headers as rows."""
     moment = datetime.datetime(2024, 2, 29, 12, 30, 0, 5000)
     rows = [
         Row(

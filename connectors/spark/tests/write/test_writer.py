@@ -1,4 +1,4 @@
-"""Stage, publish, abort: the writers as Spark calls them, without Spark."""
+"""Stage, publish, abort: the writers called like by Spark, without Spark."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def stream_writer(path: Path, **given: str) -> Any:
 
 @pytest.fixture
 def micro_batch(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Tells tasks which batch they are of."""
+    """Sets the batch that tasks belong to."""
 
     def tell(batch_id: int, query_id: str = "query-1") -> None:
         monkeypatch.setattr(sink, "_micro_batch", lambda: (query_id, batch_id))
@@ -85,7 +85,7 @@ def staged_files(path: Path) -> list[str]:
 
 
 def test_store_and_topic_are_made_as_the_options_say(tmp_path: Path) -> None:
-    """When the write is planned; what is there stays as it is."""
+    """They are made when the write is planned; existing ones are not changed."""
     path = tmp_path / "new" / "data"
     batch_writer(path, partitions="3", messageFormat="2", compressionType="lz4")
     with logstore.open(path, read_only=True) as store:
@@ -105,7 +105,7 @@ def test_store_and_topic_are_made_as_the_options_say(tmp_path: Path) -> None:
 def test_topic_is_not_made_where_that_is_not_wanted(
     tmp_path: Path, writer: logstore.Store
 ) -> None:
-    """Nor a store; the error names what there is."""
+    """No store is made either; the error names the existing topics."""
     writer.create_topic("bills")
     with pytest.raises(ConfigError, match="createTopic=false; its topics: bills") as c:
         batch_writer(Path(writer.path), createTopic="false")
@@ -113,7 +113,7 @@ def test_topic_is_not_made_where_that_is_not_wanted(
     assert writer.topics() == ["bills"]
     with pytest.raises(StoreNotFoundError):
         batch_writer(tmp_path / "none", createTopic="false")
-    # Nobody has said which topic to make.
+    # No topic to make is named.
     options = parse_sink({"path": str(tmp_path / "none")}, streaming=False)
     with pytest.raises(StoreNotFoundError):
         BatchWriter(TOPIC, options, False)
@@ -121,7 +121,7 @@ def test_topic_is_not_made_where_that_is_not_wanted(
 
 
 def test_topic_of_magic_0_is_refused(writer: logstore.Store) -> None:
-    """When the write is planned."""
+    """The error comes when the write is planned."""
     config = logstore.TopicConfig(message_format=0)
     writer.create_topic("orders", config=config)
     with pytest.raises(ConfigError, match=r"message_format=0.*allowed are 1 and 2"):
@@ -129,7 +129,7 @@ def test_topic_of_magic_0_is_refused(writer: logstore.Store) -> None:
 
 
 def test_overwrite_is_refused_before_anything_is_made(tmp_path: Path) -> None:
-    """A log only grows."""
+    """Records of a log cannot be replaced."""
     options = parse_sink({"path": str(tmp_path / "d"), "topic": "t"}, streaming=False)
     for kind in (BatchWriter, StreamWriter, StreamRowWriter):
         with pytest.raises(ConfigError, match=r"Allowed are mode append") as caught:
@@ -142,7 +142,8 @@ def test_overwrite_is_refused_before_anything_is_made(tmp_path: Path) -> None:
 
 
 def test_nothing_is_there_before_the_commit_and_all_of_it_after(tmp_path: Path) -> None:
-    """In the order of tasks, whatever order they ran in; the pickled writer does."""
+    """The order is the tasks', whatever order they ran in; the pickled writer
+    commits."""
     path = tmp_path / "data"
     writer = pickle.loads(pickle.dumps(batch_writer(path)))
     second = writer.write(rows(b"c", b"d"))
@@ -159,7 +160,7 @@ def test_nothing_is_there_before_the_commit_and_all_of_it_after(tmp_path: Path) 
 
 
 def test_abort_removes_what_was_staged(tmp_path: Path, writer: logstore.Store) -> None:
-    """Also while somebody else has the store; of tasks that failed there is none."""
+    """This works even if another process has the store; failed tasks have no files."""
     path = Path(writer.path)
     writer.create_topic("orders")
     batch = batch_writer(path)
@@ -171,7 +172,7 @@ def test_abort_removes_what_was_staged(tmp_path: Path, writer: logstore.Store) -
 
 
 def test_task_that_fails_leaves_no_file(tmp_path: Path) -> None:
-    """Nor rows, when its next attempt is published."""
+    """Its rows do not appear either, when its next attempt is published."""
     path = tmp_path / "data"
     writer = batch_writer(path)
 
@@ -207,13 +208,13 @@ def test_txn_is_written_once(tmp_path: Path) -> None:
     with logstore.open(path, read_only=True) as store:
         assert store.published("spark-txn:load") == 4
     batch = batch_writer(path)
-    for _ in range(2):  # without one, nobody can tell
+    for _ in range(2):  # without one, repetitions are not noticed
         batch.commit([batch.write(rows(b"d"))])
     assert written(path) == [b"a", b"b", b"c", b"d", b"d"]
 
 
 def test_commit_sweeps_what_nobody_came_for(tmp_path: Path) -> None:
-    """Staged files of anyone, after a week."""
+    """Staged files of all writers are removed after a week."""
     path = tmp_path / "data"
     writer = batch_writer(path)
     old, new = (writer.write(rows(b"%d" % n)).staged.files[0] for n in range(2))
@@ -225,7 +226,7 @@ def test_commit_sweeps_what_nobody_came_for(tmp_path: Path) -> None:
 
 
 def test_task_that_sees_another_directory_says_so(tmp_path: Path) -> None:
-    """A path that is not shared between driver and executors."""
+    """The path is not shared between driver and executors."""
     path = tmp_path / "data"
     writer = batch_writer(path)
     path.rename(tmp_path / "moved")
@@ -240,7 +241,7 @@ def test_task_that_sees_another_directory_says_so(tmp_path: Path) -> None:
 
 
 def test_batch_that_is_repeated_does_nothing(tmp_path: Path, micro_batch: Any) -> None:
-    """With a writer and staged files of its own each time, as Spark has it."""
+    """Each repetition has a new writer and new staged files, as in Spark."""
     path = tmp_path / "data"
     for batch_id in (0, 0, 1, 1, 1, 2):
         micro_batch(batch_id)
@@ -259,7 +260,7 @@ def test_batch_that_is_repeated_does_nothing(tmp_path: Path, micro_batch: Any) -
 def test_checkpoint_that_was_set_back_is_an_error(
     tmp_path: Path, micro_batch: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Unless the user says that what comes before is to be left out."""
+    """The option leaves out the earlier batches."""
     path = tmp_path / "data"
     for batch_id in (5, 4):
         micro_batch(batch_id)
@@ -279,7 +280,8 @@ def test_checkpoint_that_was_set_back_is_an_error(
 def test_commit_removes_what_earlier_batches_left(
     tmp_path: Path, micro_batch: Any
 ) -> None:
-    """Attempts of tasks that were killed; not those of the same batch, or of others."""
+    """Attempts of killed tasks are removed; attempts of the same batch, or of other
+    queries, are not."""
     path = tmp_path / "data"
     micro_batch(0)
     stream_writer(path).write(rows(b"killed"))
@@ -294,7 +296,7 @@ def test_commit_removes_what_earlier_batches_left(
 
 
 def test_batch_without_rows_needs_no_lock(tmp_path: Path, micro_batch: Any) -> None:
-    """Nor has it to be remembered."""
+    """It is not remembered either."""
     path = tmp_path / "data"
     with logstore.open(path) as store:
         store.create_topic("orders")
@@ -320,7 +322,7 @@ def test_task_that_does_not_know_its_batch_stages_nothing(tmp_path: Path) -> Non
 def test_messages_of_other_batches_are_not_published(
     tmp_path: Path, micro_batch: Any
 ) -> None:
-    """Whatever brings them."""
+    """They are refused from any source."""
     path = tmp_path / "data"
     micro_batch(3)
     message = stream_writer(path).write(rows(b"a"))
@@ -339,8 +341,8 @@ def test_messages_of_other_batches_are_not_published(
 def test_commit_waits_for_the_lock_and_then_says_who_has_it(
     is_broker: bool, tmp_path: Path, micro_batch: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """And leaves everything so that the batch can be done again. It says once that it
-    waits."""
+    """Everything is left in a state in which the batch can be repeated. The wait is
+    logged once."""
     path = tmp_path / "data"
     micro_batch(0)
     message = stream_writer(path).write(rows(b"a"))
@@ -368,7 +370,7 @@ def test_commit_waits_for_the_lock_and_then_says_who_has_it(
 def test_commit_succeeds_when_the_lock_comes_in_time(
     tmp_path: Path, micro_batch: Any
 ) -> None:
-    """A service that opens the store only while it writes."""
+    """A service opens the store only while it writes."""
     path = tmp_path / "data"
     micro_batch(0)
     message = stream_writer(path).write(rows(b"a"))
@@ -383,7 +385,7 @@ def test_commit_succeeds_when_the_lock_comes_in_time(
 def test_planning_waits_for_the_lock_only_where_something_is_to_be_made(
     tmp_path: Path,
 ) -> None:
-    """A topic that is there needs no lock; one that is not, does."""
+    """An existing topic needs no lock; a missing one does."""
     path = tmp_path / "data"
     with logstore.open(path) as store:
         store.create_topic("orders")
@@ -394,7 +396,8 @@ def test_planning_waits_for_the_lock_only_where_something_is_to_be_made(
 
 
 def test_two_sinks_of_one_store_take_turns(tmp_path: Path) -> None:
-    """In one process or in two: a commit holds the lock only while it publishes."""
+    """They are in one process or in two: a commit holds the lock only while it
+    publishes."""
     path = tmp_path / "data"
     writers = [batch_writer(path, lockTimeout="60s") for _ in range(4)]
     messages = [w.write(rows(b"%d" % n)) for n, w in enumerate(writers)]

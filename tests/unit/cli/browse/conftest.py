@@ -1,4 +1,4 @@
-"""Stores that the tests of the browser look at."""
+"""Stores for the tests of the browser."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def shop(tmp_path: Path) -> Path:
                 partition.append_many(
                     [b'{"order": %d}' % n for n in numbers],
                     [b"user-%03d" % (n % 100) for n in numbers],
-                    # Those of the second partition lie between those of the first.
+                    # Times of the second partition lie between times of the first.
                     timestamps_ms=[
                         1_700_000_000_000 + 1000 * n + 500 * partition.number
                         for n in numbers
@@ -57,7 +57,7 @@ def damaged(shop: Path) -> Path:
 
 @pytest.fixture
 def misconfigured(shop: Path) -> Path:
-    """The same with settings of clicks that no version takes."""
+    """The same with settings of clicks that no version accepts."""
     path = shop / layout.TOPICS
     state = json.loads(path.read_text().split("\n", 1)[1])
     state["topics"]["clicks"]["config"]["compression_type"] = "zstd2"

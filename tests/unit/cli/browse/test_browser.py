@@ -24,7 +24,7 @@ def test_the_footer_fits_80_columns(shop: Path) -> None:
 
 
 def test_help_lists_the_keys_of_a_screen(shop: Path) -> None:
-    """Each once, with what it does; it scrolls, and closes."""
+    """Each key once, with its action; the help scrolls, and closes."""
 
     async def act(hand: Hand) -> None:
         await hand.see("2 topics, ")
@@ -43,7 +43,7 @@ def test_help_lists_the_keys_of_a_screen(shop: Path) -> None:
 
 @pytest.mark.parametrize(("key", "status"), [("q", 0), ("ctrl+c", INTERRUPTED)])
 def test_it_ends(shop: Path, key: str, status: int) -> None:
-    """It ends with the status of the other commands, even when interrupted."""
+    """The status is that of the other commands, even after an interrupt."""
 
     async def act(hand: Hand) -> None:
         await hand.see("2 topics, ")
@@ -53,7 +53,7 @@ def test_it_ends(shop: Path, key: str, status: int) -> None:
 
 
 def test_screens_are_a_key_away(shop: Path) -> None:
-    """From anywhere, and never stacked."""
+    """The keys work anywhere, and screens are never stacked."""
 
     async def act(hand: Hand) -> None:
         await hand.see("2 topics, ")
@@ -73,7 +73,7 @@ def test_screens_are_a_key_away(shop: Path) -> None:
 
 
 def test_no_color_means_none(shop: Path) -> None:
-    """Not grey either; the cursor is reversed."""
+    """No greys either; the cursor is reversed."""
     with terminal("browse", shop / "orders-0", NO_COLOR="1") as shown:
         shown.until(b"order")
         shown.send(b"q")

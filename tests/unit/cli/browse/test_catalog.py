@@ -43,7 +43,7 @@ def test_a_topic_is_the_sum_of_its_partitions(shop: Path) -> None:
 
 
 def test_counting_is_that_of_stat(damaged: Path) -> None:
-    """Over damage; and the rows have it from then on."""
+    """Damage is skipped; the rows show the count from then on."""
     seen: list[tuple[int, int]] = []
     with opened(damaged) as catalog:
         catalog.count([("orders", 0), ("orders", 1)], lambda *one: seen.append(one))
@@ -127,7 +127,7 @@ def test_counting_goes_on_behind_a_topic_that_vanishes(
 
 
 def test_a_topic_that_is_deleted_while_counting_is_left_out(tmp_path: Path) -> None:
-    """By the process that writes."""
+    """The process that writes deletes it."""
     with logstore.open(tmp_path) as store:
         for name in "abc":
             store.create_topic(name)[0].append_many([b"x"] * 50)
@@ -154,7 +154,7 @@ def test_counting_ends_when_it_is_told_to(shop: Path) -> None:
 
 
 def test_a_partition_that_cannot_be_read_says_why(shop: Path) -> None:
-    """The other one is shown as ever."""
+    """The other one is shown as usual."""
     with opened(shop) as catalog:
         catalog.topic_row("orders")
         (shop / "orders-1").rename(shop.parent / "away")
@@ -174,7 +174,7 @@ def test_a_topic_with_invalid_settings_says_why(misconfigured: Path) -> None:
 
 
 def test_a_damaged_first_batch_is_trouble_of_the_row(shop: Path) -> None:
-    """It has its size and offsets all the same."""
+    """Size and offsets of the partition are still shown."""
     log = shop / "orders-0" / f"{0:020}.log"
     data = bytearray(log.read_bytes())
     data[100] ^= 1
@@ -213,7 +213,7 @@ def test_a_partition_directory_is_one_partition(shop: Path) -> None:
 
 
 def test_a_directory_that_is_gone_is_an_error(shop: Path) -> None:
-    """And not an empty list."""
+    """An empty list would be wrong."""
     with opened(shop) as catalog:
         shop.rename(shop.parent / "away")
         with pytest.raises(logstore.StoreNotFoundError, match="there is nothing at"):
@@ -254,7 +254,7 @@ def test_durations_have_the_largest_exact_unit() -> None:
 
 
 def test_problems_are_counted_by_partition(damaged: Path) -> None:
-    """By the directory that a file is in."""
+    """The directory of a file names the partition."""
     report = logstore.verify(damaged)
     assert problems_by_partition(report).keys() == {("orders", 1)}
     assert partition_of("/data/orders-1/00.log") == ("orders", 1)

@@ -1,4 +1,4 @@
-"""The subcommand `browse`: what must hold before a screen is drawn."""
+"""The subcommand `browse`: checks made before a screen is drawn."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support.browsing import terminal
 
 
 def test_without_a_terminal_it_says_so(shop: Path, run: Any) -> None:
-    """Status 2, with the command that prints to a pipe."""
+    """The status is 2; the message names the command that prints to a pipe."""
     result = run("browse", shop)
     assert (result.status, result.out) == (2, "")
     assert "browse draws on a terminal" in result.err
@@ -25,7 +25,7 @@ def test_without_a_terminal_it_says_so(shop: Path, run: Any) -> None:
 
 
 def test_a_dumb_terminal_is_none(shop: Path) -> None:
-    """It obeys no control sequences."""
+    """A dumb terminal obeys no control sequences."""
     with terminal("browse", shop, TERM="dumb") as shown:
         assert shown.end() == 2
     assert b"browse draws on a terminal" in shown.written
@@ -53,7 +53,7 @@ def test_without_textual_it_says_what_to_install(shop: Path) -> None:
 
 
 def test_no_other_command_loads_textual(shop: Path) -> None:
-    """Nor does its help."""
+    """Their help does not load it either."""
     for arguments in (["ls", str(shop)], ["browse", "--help"]):
         code = (
             "import sys\nfrom logstore.cli.main import main\n"
@@ -65,7 +65,7 @@ def test_no_other_command_loads_textual(shop: Path) -> None:
 
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_an_example_runs_as_pasted(shop: Path, example: str) -> None:
-    """In a terminal, until `q`."""
+    """It runs in a terminal, until `q`."""
     for name in ("data", "kafka"):
         (shop.parent / name).symlink_to(shop)
     words = shlex.split(example)
@@ -78,7 +78,7 @@ def test_an_example_runs_as_pasted(shop: Path, example: str) -> None:
             assert shown.end() == 0
     finally:
         os.chdir(here)
-    assert b"\x1b[?1049l" in shown.written  # the terminal is as it was
+    assert b"\x1b[?1049l" in shown.written  # the terminal is back to normal
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_an_example_runs_as_pasted(shop: Path, example: str) -> None:
 def test_what_is_not_there_is_said_before_a_screen_is_drawn(
     shop: Path, arguments: list[str], said: bytes
 ) -> None:
-    """Status 2, on the screen that one was at."""
+    """The status is 2, and the screen of the terminal stays."""
     with terminal("browse", shop, *arguments) as shown:
         assert shown.end() == 2
     assert said in shown.written
@@ -99,7 +99,7 @@ def test_what_is_not_there_is_said_before_a_screen_is_drawn(
 
 
 def test_it_only_reads(shop: Path) -> None:
-    """Whatever is pressed: no file is made or changed, and a writer is not locked
+    """Whatever keys are pressed, no file is made or changed, and a writer is not locked
     out."""
     before = {p: p.stat().st_mtime_ns for p in shop.rglob("*") if p.is_file()}
     with terminal("browse", shop) as shown:

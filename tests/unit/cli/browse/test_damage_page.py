@@ -1,4 +1,4 @@
-"""The screen of damage: what `verify` finds."""
+"""The screen of damage: findings of `verify`."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from support.browsing import Hand, browse
 
 
 def test_verify_runs_when_asked_for(damaged: Path) -> None:
-    """Its findings are rows, the whole of one is below, Enter shows the records
-    there, and topics and partitions are marked."""
+    """Its findings are rows, the selected one is shown in full below, Enter shows the
+    records there, and topics and partitions are marked."""
     report = logstore.verify(damaged)
 
     async def act(hand: Hand) -> None:
@@ -39,7 +39,7 @@ def test_verify_runs_when_asked_for(damaged: Path) -> None:
 
 
 def test_a_sound_store_has_no_findings(shop: Path) -> None:
-    """And says what was checked."""
+    """The screen shows the number of checked records."""
 
     async def act(hand: Hand) -> None:
         await hand.press("3", "s")
@@ -51,7 +51,7 @@ def test_a_sound_store_has_no_findings(shop: Path) -> None:
 
 
 def test_notes_are_findings_too(shop: Path) -> None:
-    """After the problems."""
+    """They follow the problems."""
     (shop / "orders-0" / f"{0:020}.log.deleted").write_bytes(b"x")
 
     async def act(hand: Hand) -> None:
@@ -92,7 +92,7 @@ def test_verifying_can_be_stopped(shop: Path, monkeypatch: Any) -> None:
 
 
 def test_a_partition_is_verified_alone(damaged: Path) -> None:
-    """The other ones are not asked about."""
+    """The other ones are not checked."""
 
     async def act(hand: Hand) -> None:
         await hand.press("3", "s")
@@ -102,7 +102,7 @@ def test_a_partition_is_verified_alone(damaged: Path) -> None:
 
 
 def test_a_directory_that_goes_is_a_message(shop: Path) -> None:
-    """And the next try works."""
+    """The next try works."""
 
     async def act(hand: Hand) -> None:
         await hand.press("3")

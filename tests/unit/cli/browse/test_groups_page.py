@@ -53,7 +53,7 @@ def test_lag_is_live(shop: Path) -> None:
 
 
 def test_a_stuck_member_stands_out(shop: Path, monkeypatch: Any) -> None:
-    """In the list, in the group, and as a sentence."""
+    """It is marked in the list and in the group, and a sentence explains it."""
     note = "group billing: process 7 holds orders-0 and is stuck: it has not polled"
 
     def stuck(paths: Any) -> FoundGroups:
@@ -77,7 +77,7 @@ def test_a_stuck_member_stands_out(shop: Path, monkeypatch: Any) -> None:
 
 
 def test_groups_that_take_long_to_read_are_shown(shop: Path, monkeypatch: Any) -> None:
-    """The next read begins after the one before has come; never are there two."""
+    """The next read begins after the end of the previous one; two never run at once."""
     monkeypatch.setattr(groups_page, "_AGAIN_S", 0.02)
     reading = most = reads = 0
 
@@ -102,7 +102,7 @@ def test_groups_that_take_long_to_read_are_shown(shop: Path, monkeypatch: Any) -
 
 
 def test_groups_are_read_again_after_a_failure(shop: Path, monkeypatch: Any) -> None:
-    """Any failure is shown meanwhile."""
+    """The failure is shown meanwhile."""
     monkeypatch.setattr(groups_page, "_AGAIN_S", 0.02)
     errors = [OSError("disk"), KeyError("nothing")]
 
@@ -141,7 +141,7 @@ def test_the_status_of_a_group_is_live(shop: Path) -> None:
 
 
 def test_a_group_that_goes_is_a_message(shop: Path, monkeypatch: Any) -> None:
-    """While it is looked at."""
+    """The group is deleted while it is shown."""
 
     async def act(hand: Hand) -> None:
         await hand.press("2")
@@ -186,7 +186,7 @@ def test_a_damaged_file_of_a_group_is_a_message(shop: Path) -> None:
 
 
 def test_a_partition_has_no_groups(shop: Path) -> None:
-    """They are those of the directory that it is in."""
+    """Groups belong to the whole directory."""
 
     async def act(hand: Hand) -> None:
         await hand.see("offset 0 of 1,000")

@@ -1,4 +1,4 @@
-"""A search through a log: what it finds, how far it is, where it continues."""
+"""A search through a log: its matches, its progress, its continuation."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def searched(
 
 
 def test_a_key_is_found_exactly(shop: Path) -> None:
-    """In all partitions, as `records --key` finds it."""
+    """All partitions are searched, as by `records --key`."""
     with logstore.open(shop, read_only=True) as store:
         lines, last = searched(view_of(store, "orders"), Selection(key=b"user-007"))
     assert [(one.partition, one.offset) for one in lines] == [
@@ -53,7 +53,7 @@ def test_a_pattern_is_found_in_keys_and_values(shop: Path) -> None:
 
 
 def test_damage_is_told_where_it_was_not_searched(damaged: Path) -> None:
-    """The result says what it does not know."""
+    """The result names the offsets that could not be searched."""
     with logstore.open(damaged, read_only=True) as store:
         view = view_of(store, "orders")
         lines, last = searched(view, Selection(key=b"user-060"))
@@ -113,7 +113,7 @@ def test_damage_counts_as_rows(tmp_path: Path, monkeypatch: Any, is_all: bool) -
 def test_a_search_that_stops_at_damage_loses_no_match(
     tmp_path: Path, monkeypatch: Any, most: int
 ) -> None:
-    """Damage of other partitions, or of the same one."""
+    """The damage is in other partitions, or in the same one."""
     monkeypatch.setattr(hunting, "FOUND_MAX", most)
     with logstore.open(tmp_path) as store:
         for partition in store.create_topic("t", 3):
@@ -147,7 +147,7 @@ def test_a_search_that_stops_at_damage_loses_no_match(
 
 
 def test_a_search_ends_when_it_is_told_to(tmp_path: Path) -> None:
-    """At the next record: records may be large, and few."""
+    """It stops at the next record: records may be large, and few."""
     checks = 0
 
     def check() -> None:
@@ -166,7 +166,7 @@ def test_a_search_ends_when_it_is_told_to(tmp_path: Path) -> None:
 
 
 def test_a_search_ends_in_damage_when_it_is_told_to(damaged: Path) -> None:
-    """Before the records behind it."""
+    """It stops before the records that follow the damage."""
     seen: list[int] = []
 
     class Stop(Exception):
@@ -194,7 +194,8 @@ def test_a_search_ends_in_damage_when_it_is_told_to(damaged: Path) -> None:
 
 
 def test_a_search_reports_by_time(tmp_path: Path, monkeypatch: Any) -> None:
-    """Not by the number of records, which may be large; an exception ends it."""
+    """The interval does not depend on the number of records, which may be large; an
+    exception ends the search."""
     monkeypatch.setattr(hunting, "_REPORT_S", 0.02)
     reports: list[SearchProgress] = []
 
@@ -214,7 +215,7 @@ def test_a_search_reports_by_time(tmp_path: Path, monkeypatch: Any) -> None:
 
 
 def test_a_search_begins_where_the_log_does(shop: Path) -> None:
-    """A place that was deleted meanwhile is not looked for."""
+    """Offsets that were deleted meanwhile are skipped."""
     with logstore.open(shop) as store:
         view = view_of(store, "clicks")
         store.topic("clicks")[0].delete_before(600)

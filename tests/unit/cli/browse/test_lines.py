@@ -28,13 +28,13 @@ from support.browsing import HOSTILE
 def test_preview_is_harmless_and_unambiguous(
     data: bytes | None, text: str | None
 ) -> None:
-    """Null is no text; what could be taken for it has quotation marks."""
+    """Null is no text; a text that looks like it has quotation marks."""
     assert preview(data) == text
 
 
 @pytest.mark.parametrize("data", HOSTILE)
 def test_nothing_of_a_stranger_reaches_the_terminal(data: bytes) -> None:
-    """Whatever it is: printable, and cut to the width in cells."""
+    """Any bytes become printable text, cut to the width in cells."""
     text = preview(data) or ""
     assert text.isprintable()
     for width in (0, 1, 2, 7, 80):
@@ -45,14 +45,14 @@ def test_nothing_of_a_stranger_reaches_the_terminal(data: bytes) -> None:
 
 
 def test_preview_cuts_between_characters() -> None:
-    """A character of which a part would be shown as bytes is left out."""
+    """A character is left out if a part of it would be shown as bytes."""
     text = preview(b"a" + "\u00e4".encode() * 10_000)
     assert text is not None
     assert set(text) == {"a", "\u00e4"}
 
 
 def test_marks_do_not_pile_up() -> None:
-    """Two on a letter are a letter; a thousand would cover the rows above."""
+    """Two on a letter are kept; a thousand would cover the rows above."""
     assert clean("e\u0301\u0302") == "e\u0301\u0302"
     assert clean("e" + "\u0301" * 4) == "e\u0301\u0301" + r"\xcc\x81\xcc\x81"
 

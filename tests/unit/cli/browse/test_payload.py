@@ -29,7 +29,7 @@ def one(path: Path, value: bytes | None, mode: str = "auto", **more: Any) -> lis
 
 
 def test_a_record_is_shown_as_a_whole(tmp_path: Path) -> None:
-    """Where it is, both payloads, each header, and the batch that it came in."""
+    """Its place, both payloads, each header, and its batch."""
     headers = [("trace", b"abc"), ("trace", None), ("bin", b"\xff\x00")]
     lines = one(tmp_path, b"line 1\nline 2", key=b"k", headers=headers)
     batch = lines.index("batch")
@@ -75,7 +75,7 @@ def test_null_and_empty_are_told_apart(tmp_path: Path) -> None:
 def test_a_value_is_shown_as_what_it_is(
     tmp_path: Path, value: bytes, mode: str, lines: list[str]
 ) -> None:
-    """Or as somebody asks for; JSON only if every parser takes it."""
+    """The default is the best form; JSON is used only if every parser takes it."""
     found = one(tmp_path, value, mode)
     at = next(n for n, text in enumerate(found) if text.startswith("value"))
     assert found[at : at + len(lines)] == lines
@@ -102,8 +102,8 @@ def test_large_json_is_pretty_only_if_asked_for(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", ["auto", "json"])
 def test_deep_json_is_text(tmp_path: Path, mode: str) -> None:
-    """Its indentation would be 500 times as large as itself; that of 100 levels with
-    one number is not."""
+    """Its indentation would be 500 times as large as itself; a number in 100 levels is
+    shown as JSON."""
     deep = b"[" * 500 + b"1," * 60_000 + b"1" + b"]" * 500
     lines = one(tmp_path, deep, mode)
     assert "value: 121,001 bytes, text, since it is nested deeply" in lines
@@ -113,7 +113,7 @@ def test_deep_json_is_text(tmp_path: Path, mode: str) -> None:
 
 
 def test_json_too_deep_to_be_written_is_text(tmp_path: Path, monkeypatch: Any) -> None:
-    """The parser may take more levels than the writer."""
+    """The parser may take more levels than the formatter."""
 
     write = json.JSONEncoder.iterencode
 

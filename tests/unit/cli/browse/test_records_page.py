@@ -1,4 +1,4 @@
-"""The screen of records, as somebody at a terminal uses it."""
+"""The screen of records, used from a terminal."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def table(hand: Hand) -> RecordTable:
 
 
 def test_records_are_rows(shop: Path) -> None:
-    """Offset, time, key, value, number of headers; the status says where one is."""
+    """Offset, time, key, value, number of headers; the status line has the position."""
 
     async def act(hand: Hand) -> None:
         await hand.see("offset 0 of 1,000")
@@ -79,7 +79,7 @@ class _Wheel:
 
 
 def test_a_large_log_is_never_loaded(tmp_path: Path, monkeypatch: Any) -> None:
-    """Wherever one goes in 100,000 records: few are read, and fewer kept."""
+    """After jumps to any place in 100,000 records, few are read, and fewer kept."""
     with logstore.open(tmp_path) as store:
         partition = store.create_topic("t")[0]
         for begin in range(0, 100_000, 1000):
@@ -110,7 +110,7 @@ def test_a_large_log_is_never_loaded(tmp_path: Path, monkeypatch: Any) -> None:
             table(hand).action_page(-1)
             await hand.pilot.pause()
             assert len(table(hand).lines) <= KEPT
-        # What is shown is read, twice (it is counted back, then read).
+        # Shown records are read twice (counted backward, then read).
         assert taken <= 2 * (2000 + 4 * PART)
 
     browse(tmp_path / "t-0", act)
@@ -141,7 +141,7 @@ def test_scrolling_shows_every_record_once(shop: Path) -> None:
 
 
 def test_a_topic_is_merged(shop: Path) -> None:
-    """Each row says which partition it is of."""
+    """Each row names its partition."""
 
     async def act(hand: Hand) -> None:
         await hand.see("0:0  2023", "1:0  2023", "p:offset", "2 partitions by time")
@@ -189,7 +189,7 @@ def test_one_jumps_to_an_offset_or_a_time(shop: Path, typed: str, offset: int) -
 
 
 def test_a_jump_that_is_not_understood_says_so(shop: Path) -> None:
-    """And Esc leaves everything as it was."""
+    """Esc restores the previous state."""
 
     async def act(hand: Hand) -> None:
         await hand.see("offset 0 of 1,000")
@@ -209,7 +209,7 @@ def test_a_jump_that_is_not_understood_says_so(shop: Path) -> None:
 
 
 def test_a_record_is_shown_as_a_whole(shop: Path) -> None:
-    """Below the rows; it follows the cursor, in the form that was chosen."""
+    """It is shown below the rows and follows the cursor, in the chosen form."""
 
     async def act(hand: Hand) -> None:
         await hand.see("offset 0 of 1,000")
@@ -262,7 +262,7 @@ def test_nothing_of_a_hostile_record_breaks_the_screen(tmp_path: Path) -> None:
 
 
 def test_damage_has_its_row_and_the_records_behind_it(damaged: Path) -> None:
-    """No traceback; as a whole it is the reason."""
+    """There is no traceback; the row in full has the reason."""
 
     async def act(hand: Hand) -> None:
         await hand.see(
@@ -279,7 +279,7 @@ def test_damage_has_its_row_and_the_records_behind_it(damaged: Path) -> None:
 
 
 def test_records_that_go_under_the_reader_are_told(shop: Path) -> None:
-    """Retention deletes them; reading again shows what is left."""
+    """Retention deletes them; reading again shows the remaining records."""
 
     async def act(hand: Hand) -> None:
         await hand.see("offset 0 of 3,000")
@@ -343,7 +343,7 @@ async def search(hand: Hand, key: str, pattern: str = "") -> None:
 
 
 def test_a_key_is_found_in_the_whole_log(shop: Path) -> None:
-    """It says how much it has looked at; Esc leads back to where one was."""
+    """The status line has the progress; Esc leads back to the previous place."""
 
     async def act(hand: Hand) -> None:
         await hand.see("offset 0 of 1,000")
@@ -359,7 +359,7 @@ def test_a_key_is_found_in_the_whole_log(shop: Path) -> None:
 
 
 def test_a_match_leads_to_its_place_in_the_log(shop: Path) -> None:
-    """`c` shows what is around it; Enter opens it where it is."""
+    """`c` shows the records around a match; Enter opens it in place."""
 
     async def act(hand: Hand) -> None:
         await hand.see("offset 0 of 1,000")
@@ -375,7 +375,7 @@ def test_a_match_leads_to_its_place_in_the_log(shop: Path) -> None:
 
 
 def test_what_is_searched_must_be_understood(shop: Path) -> None:
-    """Neither nothing, nor half an expression, nor half a byte."""
+    """An empty search, an incomplete expression and an incomplete byte are refused."""
 
     async def act(hand: Hand) -> None:
         await hand.see("offset 0 of 1,000")
@@ -410,7 +410,7 @@ def test_damage_is_part_of_what_is_found(damaged: Path) -> None:
 
 
 def test_q_waits_for_no_read(shop: Path, monkeypatch: Any) -> None:
-    """One that takes long, as in a damaged log, ends with the process."""
+    """A long read, as in a damaged log, ends with the process."""
     going, reached = threading.Event(), threading.Event()
 
     def slow(self: BrowserView, place: Any) -> Any:
@@ -434,7 +434,7 @@ def test_q_waits_for_no_read(shop: Path, monkeypatch: Any) -> None:
 
 
 def test_a_screen_that_is_left_stops_its_work(shop: Path, monkeypatch: Any) -> None:
-    """At its next record."""
+    """The work stops at its next record."""
     going, stopped = threading.Event(), threading.Event()
     forward = BrowserView.forward
 
@@ -464,7 +464,7 @@ def test_a_screen_that_is_left_stops_its_work(shop: Path, monkeypatch: Any) -> N
 
 
 def test_a_search_can_be_stopped(shop: Path, monkeypatch: Any) -> None:
-    """Esc stops it, and says how far it came; the keys work all the while."""
+    """Esc stops it, and shows its progress; the keys work all the while."""
     going, reached = threading.Event(), threading.Event()
     read = BrowserView.read
 
@@ -520,7 +520,7 @@ def test_many_matches_are_shown_in_parts(tmp_path: Path) -> None:
 
 
 def test_a_search_in_a_log_that_goes_is_a_message(shop: Path) -> None:
-    """And it can be left."""
+    """The screen can be left."""
 
     async def act(hand: Hand) -> None:
         await hand.see("offset 0 of 3,000")
@@ -562,7 +562,7 @@ def test_following_shows_what_is_appended(tmp_path: Path) -> None:
 
 
 def test_following_leaves_one_where_one_reads(tmp_path: Path) -> None:
-    """Who has scrolled up is not taken to the end."""
+    """After scrolling up, the cursor is not moved to the end."""
     with logstore.open(tmp_path) as store:
         partition = store.create_topic("t")[0]
         partition.append_many([b"old"] * 100)
@@ -581,7 +581,7 @@ def test_following_leaves_one_where_one_reads(tmp_path: Path) -> None:
 
 
 def test_following_ends_with_the_log(tmp_path: Path) -> None:
-    """A topic that is deleted is a message, and not one three times in a second."""
+    """A deleted topic is shown as one message, not as three per second."""
     with logstore.open(tmp_path) as store:
         store.create_topic("t")[0].append(b"old")
         store.create_topic("other")

@@ -1,4 +1,4 @@
-"""The screen of records drops what an earlier key has asked for."""
+"""The screen of records drops the results of earlier keys."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from support.browsing import Hand, browse, rows
 
 
 def test_the_last_jump_wins(shop: Path, monkeypatch: Any) -> None:
-    """Records of the jump before that are still pending are dropped."""
+    """Pending records of an earlier jump are dropped."""
     place = BrowserView.place
 
     def slow(self: BrowserView, bound: Any) -> Any:

@@ -37,7 +37,7 @@ def test_topics_are_rows(shop: Path) -> None:
 
 
 def test_a_narrow_terminal_has_what_matters(shop: Path) -> None:
-    """And more when it grows."""
+    """Columns appear when it grows."""
 
     async def act(hand: Hand) -> None:
         await hand.see("topic", "records", "size", "damage")
@@ -94,7 +94,7 @@ def test_counting_can_be_stopped(shop: Path, monkeypatch: Any) -> None:
 
 
 def test_one_goes_down_and_back(shop: Path) -> None:
-    """A topic with one partition is its records at once."""
+    """A topic with one partition shows its records at once."""
 
     async def act(hand: Hand) -> None:
         await hand.see("2 topics, ")
@@ -113,7 +113,8 @@ def test_one_goes_down_and_back(shop: Path) -> None:
 
 
 def test_rows_are_sorted_by_what_one_chooses(shop: Path) -> None:
-    """`o` goes through the columns; a click on a head sorts by it, twice turns it."""
+    """`o` selects the next column; a click on a head sorts by it, a second one
+    reverses."""
 
     async def act(hand: Hand) -> None:
         await hand.see("2 topics, ")
@@ -132,7 +133,7 @@ def test_rows_are_sorted_by_what_one_chooses(shop: Path) -> None:
 
 
 def test_what_comes_is_shown(shop: Path) -> None:
-    """New topics and records of a live store, without a key; the cursor stays."""
+    """New topics and records of a live store appear without a key; the cursor stays."""
 
     async def act(hand: Hand) -> None:
         await hand.see("2 topics, ")
@@ -148,7 +149,7 @@ def test_what_comes_is_shown(shop: Path) -> None:
 
 
 def test_a_partition_that_cannot_be_read_is_marked(shop: Path) -> None:
-    """Topic and partition, with the reason below."""
+    """The rows of topic and partition are marked; the reason is below."""
 
     async def act(hand: Hand) -> None:
         await hand.see("2 topics, ")
@@ -174,7 +175,7 @@ def test_a_topic_with_invalid_settings_is_marked(misconfigured: Path) -> None:
 
 
 def test_a_directory_that_goes_is_a_message(shop: Path) -> None:
-    """The rows stay, and it goes on when it comes back."""
+    """The rows stay, and are updated again when the directory is back."""
 
     async def act(hand: Hand) -> None:
         await hand.see("2 topics, ")
@@ -223,5 +224,5 @@ def test_a_broker_s_directory_is_browsed(tmp_path: Path) -> None:
 def test_the_mark_says_what_is_known(
     checked: int | None, trouble: str, text: str
 ) -> None:
-    """Not checked is not well."""
+    """An unchecked topic is not marked as fine."""
     assert damage_text(checked, trouble) == text

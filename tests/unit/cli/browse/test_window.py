@@ -78,7 +78,7 @@ def test_a_topic_is_merged_by_time(shop: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_nothing_is_lost_if_times_do_not_rise(tmp_path: Path, seed: int) -> None:
-    """However parts are cut, and in both directions, each record comes once."""
+    """Parts may have any size; in both directions, each record comes once."""
     rng = random.Random(seed)
     with logstore.open(tmp_path) as store:
         topic = store.create_topic("t", 3)
@@ -94,7 +94,7 @@ def test_nothing_is_lost_if_times_do_not_rise(tmp_path: Path, seed: int) -> None
 
 
 def test_partitions_that_were_not_chosen_stay_out(tmp_path: Path) -> None:
-    """Two of three."""
+    """Two of three partitions are chosen."""
     with logstore.open(tmp_path) as store:
         for partition in store.create_topic("t", 3):
             partition.append_many([b"x"] * 5)
@@ -113,7 +113,8 @@ def test_damage_is_a_row_where_its_records_would_be(
     numbers: tuple[int, ...],
     walk: Callable[[BrowserView, int], list[Line]],
 ) -> None:
-    """Once, with its offsets and the reason; the records around it are all there."""
+    """The row comes once, with the offsets and the reason; the records around it are
+    all there."""
     with logstore.open(damaged, read_only=True) as store:
         lines = walk(view_of(store, "orders", *numbers), 20)
     of_one = [line for line in lines if line.partition == 1]
@@ -126,8 +127,8 @@ def test_damage_is_a_row_where_its_records_would_be(
 
 
 def test_intact_batches_behind_the_end_are_told(shop: Path, tmp_path: Path) -> None:
-    """The log of a broker that was killed ends at its first bad batch behind the
-    recovery point. What is after that may be damage."""
+    """The log of a broker that was killed ends at its first bad batch after the
+    recovery point. Any batches after it may be damage."""
     killed = tmp_path / "killed"
     (killed / "orders-0").mkdir(parents=True, mode=0o700)
     log = killed / "orders-0" / f"{0:020}.log"
@@ -145,7 +146,7 @@ def test_intact_batches_behind_the_end_are_told(shop: Path, tmp_path: Path) -> N
 
 
 def test_records_that_were_deleted_meanwhile_are_told(shop: Path) -> None:
-    """And reading continues at the start that the log has now."""
+    """Reading continues at the current start of the log."""
     with logstore.open(shop) as writer, logstore.open(shop, read_only=True) as store:
         view = view_of(store, "clicks")
         place = view.forward(view.starts(), 10).stop
@@ -161,7 +162,7 @@ def test_records_that_were_deleted_meanwhile_are_told(shop: Path) -> None:
 
 
 def test_a_log_that_was_cut_meanwhile_is_told(shop: Path) -> None:
-    """A follower stands after its end."""
+    """A follower is at an offset past its new end."""
     with logstore.open(shop) as writer:
         view = view_of(writer, "clicks")
         place = view.ends()
@@ -178,7 +179,7 @@ def test_a_log_that_was_cut_meanwhile_is_told(shop: Path) -> None:
 def test_a_read_ends_when_it_is_told_to(
     damaged: Path, numbers: tuple[int, ...], at_damage: bool
 ) -> None:
-    """At the next record, or where it has met damage, in both directions."""
+    """It stops at the next record, or at damage, in both directions."""
 
     class Stop(Exception):
         pass
@@ -206,8 +207,8 @@ def test_a_read_ends_when_it_is_told_to(
 def test_damage_is_not_read_again_and_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bound: int
 ) -> None:
-    """Each read of a part of it goes to its end: a log that is damaged as a whole has
-    few of them."""
+    """Each read of a damaged part goes to its end, so that a log that is damaged as a
+    whole needs few of them."""
     with logstore.open(tmp_path) as store:
         partition = store.create_topic("t")[0]
         for n in range(1000):
@@ -257,7 +258,8 @@ def test_damage_is_not_read_again_and_again(
     ],
 )
 def test_a_bound_is_a_place(shop: Path, bound: Any, place: dict[int, int]) -> None:
-    """Offsets and times count in each partition; the last N are those of each."""
+    """Offsets and times are looked up in each partition; the last N are counted in
+    each."""
     with logstore.open(shop, read_only=True) as store:
         assert view_of(store, "orders").place(bound) == place
 
@@ -282,7 +284,7 @@ def test_beside_a_record_are_those_of_its_time(shop: Path) -> None:
 
 
 def test_a_time_that_no_calendar_has_is_the_last_one(tmp_path: Path) -> None:
-    """A record may have any: the others of a topic end before it."""
+    """A record may have any time; the other partitions end before it."""
     with logstore.open(tmp_path) as store:
         topic = store.create_topic("t", 3)
         times = (1 << 60, 1_700_000_000_000, 1 << 61)
@@ -297,7 +299,7 @@ def test_a_time_that_no_calendar_has_is_the_last_one(tmp_path: Path) -> None:
 
 
 def test_a_window_keeps_a_bounded_number_of_rows(shop: Path) -> None:
-    """Whatever is scrolled; and what it shows is always a part of the log."""
+    """After any scrolling, the rows are a part of the log."""
     with logstore.open(shop, read_only=True) as store:
         view = view_of(store, "clicks")
         window = Window(view.forward(view.starts()))
@@ -316,7 +318,7 @@ def test_a_window_keeps_a_bounded_number_of_rows(shop: Path) -> None:
 
 
 def test_a_merged_window_goes_on_where_it_was_cut(tmp_path: Path) -> None:
-    """Rows that were dropped at one end are read again when one scrolls back."""
+    """Rows that were dropped at one end are read again after scrolling back."""
     with logstore.open(tmp_path) as store:
         for partition in store.create_topic("t", 3):
             number = partition.number
@@ -360,12 +362,12 @@ def test_a_part_reads_few_records(shop: Path, monkeypatch: pytest.MonkeyPatch) -
         ):
             taken = 0
             step()
-            # A compressed batch of 300 is taken whole to find where to begin.
+            # A compressed batch of 300 is read as a whole to find the beginning.
             assert 0 < taken <= 3 * PART
 
 
 def test_a_row_keeps_nothing_of_a_large_value(tmp_path: Path) -> None:
-    """Only as much as a terminal is wide."""
+    """A row keeps only the width of a terminal."""
     config = logstore.TopicConfig(max_message_bytes=1 << 24)
     with logstore.open(tmp_path) as store:
         partition = store.create_topic("t", 1, config)[0]

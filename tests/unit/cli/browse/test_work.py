@@ -1,4 +1,4 @@
-"""Work in threads: whose values are taken, and what becomes of errors."""
+"""Work in threads: which results are used, and how errors are handled."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_result_on_the_way_is_stale_after_other_work_began() -> None:
 
 
 def test_a_result_on_the_way_is_stale_after_its_work_was_stopped() -> None:
-    """By its group, or since the screen was left."""
+    """It is stopped by its group, or when the screen is left."""
     screen = Screen()
     work = works(screen)
     stops: list[Callable[[], None]] = [lambda: work.stop("a"), screen.leave]
@@ -69,7 +69,7 @@ def test_a_result_on_the_way_is_stale_after_its_work_was_stopped() -> None:
 
 
 def test_stopped_work_ends_at_its_next_check() -> None:
-    """And hands nothing over, before or after."""
+    """It hands nothing over, before or after."""
     screen = Screen()
     work = works(screen)
     begun, go, ended = threading.Event(), threading.Event(), threading.Event()
@@ -93,7 +93,7 @@ def test_stopped_work_ends_at_its_next_check() -> None:
 
 
 def test_few_threads_work_at_a_time() -> None:
-    """However often one presses a key: work that was stopped meanwhile never begins."""
+    """However often a key is pressed, work that was stopped meanwhile never begins."""
     screen = Screen()
     work = works(screen)
     go, begun = threading.Event(), threading.Semaphore(0)
@@ -117,7 +117,7 @@ def test_few_threads_work_at_a_time() -> None:
 
 @pytest.mark.parametrize("error", [OverflowError("too large"), RecursionError()])
 def test_any_error_is_handed_over(error: Exception) -> None:
-    """The group of the work gets it: no record ends the browser."""
+    """The screen that began the work gets it: no record ends the browser."""
     screen = Screen()
     work = works(screen)
 

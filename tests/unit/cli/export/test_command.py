@@ -53,7 +53,7 @@ def test_export_to_arrow_has_every_record(
 def test_export_to_jsonl_is_what_records_prints(
     run: Any, partition: Path, tmp_path: Path
 ) -> None:
-    """Between the same bounds."""
+    """The bounds are the same."""
     target = tmp_path / "out.jsonl"
     bounds = ("--from", 5, "--until", 9, "--payload", "base64")
     assert run("export", partition, "--to", target, *bounds).status == 0
@@ -64,7 +64,7 @@ def test_export_to_jsonl_is_what_records_prints(
 def test_export_to_csv_has_a_row_for_each_record(
     run: Any, partition: Path, tmp_path: Path
 ) -> None:
-    """Below a head; headers as JSON."""
+    """The rows follow a head; headers are JSON."""
     target = tmp_path / "out.csv"
     assert run("export", partition, "--to", target, "--payload", "hex").status == 0
     with target.open(newline="") as file:
@@ -79,7 +79,7 @@ def test_export_to_csv_has_a_row_for_each_record(
 
 
 def test_export_refuses_what_it_must(run: Any, partition: Path, tmp_path: Path) -> None:
-    """A name of no known kind, and a file that is there (but for --force)."""
+    """An unknown kind, and an existing file (without --force)."""
     assert run("export", partition, "--to", tmp_path / "out.xml").status == 2
     target = tmp_path / "out.jsonl"
     target.write_text("mine")
@@ -94,7 +94,7 @@ def test_export_refuses_what_it_must(run: Any, partition: Path, tmp_path: Path) 
 def test_export_that_fails_leaves_no_file(
     run: Any, partition: Path, tmp_path: Path
 ) -> None:
-    """Neither whole nor part of it."""
+    """No file stays, neither whole nor partial."""
     flip_bit(logs_in(partition)[1], 8 * 30)
     for kind in (".jsonl", ".csv", ".parquet"):
         target = tmp_path / "out" / f"x{kind}"
@@ -107,7 +107,7 @@ def test_export_that_fails_leaves_no_file(
 def test_export_without_pyarrow_says_so(
     run: Any, partition: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And what to do; text needs none."""
+    """The error has the remedy; text needs no pyarrow."""
     real = importlib.import_module
 
     def without(name: str, package: str | None = None) -> Any:
@@ -123,7 +123,7 @@ def test_export_without_pyarrow_says_so(
 
 
 def test_the_commands_change_nothing(run: Any, partition: Path) -> None:
-    """Nor do they open a file of the store for writing."""
+    """No file of the store is opened for writing."""
     before = {
         path: (path.stat().st_mtime_ns, path.stat().st_size)
         for path in [partition.parent, *partition.parent.rglob("*")]
@@ -138,7 +138,7 @@ def test_the_commands_change_nothing(run: Any, partition: Path) -> None:
 
 
 def rows_in(path: Path) -> int:
-    """How many records an exported file has."""
+    """The number of records in an exported file."""
     if path.suffix == ".jsonl":
         return len(path.read_text().splitlines())
     if path.suffix == ".csv":
@@ -165,8 +165,8 @@ def test_export_writes_what_skip_and_limit_leave(
     limit: int | None,
     count: int,
 ) -> None:
-    """The count is for all partitions together; the format is the requested one,
-    whatever the name of the file."""
+    """`--limit` counts all partitions together; `--format` overrides the name of the
+    file."""
     target = tmp_path / f"out.{kind}"
     options = ["--skip", skip] + ([] if limit is None else ["--limit", limit])
     assert run("export", store, "-o", target, *options).status == 0
@@ -186,7 +186,7 @@ def test_export_writes_what_skip_and_limit_leave(
 def test_export_with_a_limit_reads_no_further(
     run: Any, store: Path, tmp_path: Path
 ) -> None:
-    """Damage after it was not asked for; that of a topic has a limit of its own."""
+    """Damage after the limit is ignored; each topic has a separate limit."""
     flip_bit(logs_in(store / "orders-0")[0], 8 * 30)
     for kind in ("jsonl", "parquet"):
         target = tmp_path / f"x.{kind}"
@@ -201,7 +201,7 @@ def test_export_with_a_limit_reads_no_further(
 
 
 def test_export_refuses_a_format_that_is_none(run: Any, store: Path) -> None:
-    """`text` is none: `records` prints that."""
+    """`text` is not one: `records` prints that."""
     result = run("export", store, "-o", "-", "--format", "text")
     assert (result.status, "jsonl" in result.err) == (2, True)
     assert "did you mean --format?" in run("export", store, "--kind", "csv").err

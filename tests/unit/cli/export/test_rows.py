@@ -29,7 +29,7 @@ RECORDS = [
 ]
 
 
-# One of each class of bytes that UTF-8 tells apart, and its neighbours.
+# One of each class of bytes that UTF-8 distinguishes, and its neighbours.
 CLASSES = bytes.fromhex(
     "0041 7f80 8f90 9fa0 bfc0 c1c2 dfe0 e1ec edee eff0 f1f3 f4f5 ff"
 )
@@ -57,7 +57,7 @@ def random_data(rng: random.Random) -> bytes | None:
 
 
 def random_records(seed: int, count: int = 400) -> list[logstore.Record]:
-    """Records with all that differs between the lines of two."""
+    """Records that differ in everything that a line contains."""
     rng = random.Random(seed)
     names = ("", "name", 'a"b', "\x7f", "é\u200b", "\ufffd")
     return [
@@ -82,7 +82,7 @@ def random_records(seed: int, count: int = 400) -> list[logstore.Record]:
 def test_lines_are_those_of_the_schema(
     payload: str, times: str, place: tuple[str | None, int | None]
 ) -> None:
-    """Lines put together from parts equal those that `record_line` makes as a whole."""
+    """Lines assembled from parts equal lines formatted as a whole by `record_line`."""
     found = rows_of("jsonl", payload, times).encode(*place, RECORDS)
     lines = [dumps(record_line(*place, r, payload, times)) + b"\n" for r in RECORDS]
     assert found == b"".join(lines)
@@ -94,7 +94,7 @@ def test_lines_are_those_of_the_schema(
 def test_lines_of_random_records_are_those_of_the_schema(
     payload: str, times: str, seed: int
 ) -> None:
-    """Whatever came before a record: alone, in some, and all at once."""
+    """Previous records have no effect: encoded alone, in groups, and all at once."""
     records, place = random_records(seed), ("t\x7f", 3)
     coder = rows_of("jsonl", payload, times)
     lines = [dumps(record_line(*place, r, payload, times)) + b"\n" for r in records]
@@ -117,7 +117,7 @@ def test_every_beginning_of_utf8_is_told_from_binary_data(
     before: bytes, after: bytes
 ) -> None:
     """All sequences of three classes of bytes, after text and after binary data, also
-    where the look at the first bytes ends."""
+    at the end of the first bytes that are examined."""
     sequences = itertools.product(CLASSES, repeat=3)
     values = [before + bytes(three) + after for three in sequences]
     for other in (b"text", b"\xff"):
@@ -137,7 +137,7 @@ def is_utf8(data: bytes) -> bool:
 
 
 def cells(line: str) -> list[str | None]:
-    """The cells of a row: None for one that is not quoted and empty."""
+    """The cells of a row: None for an empty one without quotes."""
     found: list[str | None] = []
     while line:
         if line.startswith('"'):
@@ -173,8 +173,8 @@ def rows(text: str) -> list[str]:
     "records", [RECORDS, random_records(1), random_records(2)], ids=["all", "1", "2"]
 )
 def test_csv_loses_nothing(records: list[logstore.Record]) -> None:
-    """Null, empty, text and bytes are told apart, in key, value and headers; and no
-    cell has control characters but line ends and tabs."""
+    """Null, empty, text and bytes are distinct, in key, value and headers; cells have
+    no control characters but line ends and tabs."""
     coder = rows_of("csv", "auto", "ms")
     text = (coder.head() + coder.encode("t", 0, records)).decode()
     assert re.sub("[\r\n\t]", "", text).isprintable()

@@ -1,4 +1,4 @@
-"""Where an export is written: kinds, compression, standard output, one file a topic."""
+"""Targets of an export: kinds, compression, standard output, one file per topic."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from support.cli import command
 def test_the_name_tells_the_kind(
     name: str, kind: str | None, found: tuple[str, str]
 ) -> None:
-    """Unless `--format` does."""
+    """`--format` overrides it."""
     assert kind_of_name(name, kind) == found
 
 
@@ -52,7 +52,7 @@ def test_a_name_that_tells_nothing_is_refused(name: str) -> None:
 def test_compressed_files_hold_what_plain_ones_hold(
     run: Any, store: Path, tmp_path: Path, kind: str
 ) -> None:
-    """By the end of the name."""
+    """The end of the name selects the compression."""
     plain, packed, quick = (
         tmp_path / f"x.{kind}{suffix}" for suffix in ("", ".gz", ".zst")
     )
@@ -72,7 +72,8 @@ def test_compressed_files_hold_what_plain_ones_hold(
 def test_every_target_gets_the_lines_of_all_records(
     tmp_path: Path, magic: int, codec: str
 ) -> None:
-    """Whatever their size, which decides how many are written at a time."""
+    """The size of records decides how many are written at a time, and changes
+    nothing."""
     rng = random.Random(magic)
     sizes = [0, 7, 100] * 400 + [1000, 300_000, 70_000, 1] * 4 + [8] * 2000
     config = logstore.TopicConfig(message_format=magic, compression_type=codec)
@@ -136,7 +137,7 @@ def test_column_files_go_to_a_pipe(store: Path, tmp_path: Path, kind: str) -> No
 
 
 def test_one_file_a_topic(run: Any, store: Path, tmp_path: Path) -> None:
-    """By a pattern in the name, or in a directory; each with its own records."""
+    """The name has a pattern, or is a directory; each file has its own records."""
     pattern = tmp_path / "of-{topic}.jsonl"
     result = run("export", store, "--per-topic", "-o", pattern)
     assert result.status == 0
@@ -160,7 +161,7 @@ def test_one_file_a_topic(run: Any, store: Path, tmp_path: Path) -> None:
 def test_one_file_a_topic_needs_a_place_for_its_name(
     run: Any, store: Path, tmp_path: Path, output: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A name without `{topic}` would be written again and again."""
+    """A name without `{topic}` would be overwritten for each topic."""
     monkeypatch.chdir(tmp_path)
     assert run("export", store, "--per-topic", "-o", output).status == 2
     assert not (tmp_path / "one.jsonl").exists()
@@ -169,7 +170,7 @@ def test_one_file_a_topic_needs_a_place_for_its_name(
 def test_a_full_disk_leaves_no_part(
     run: Any, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither of a plain nor of a compressed file."""
+    """No part stays, of a plain or of a compressed file."""
     target = importlib.import_module("logstore.cli.export.rows")
 
     def refuse(*_: Any) -> bytes:

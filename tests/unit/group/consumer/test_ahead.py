@@ -67,7 +67,7 @@ def test_limit_is_that_of_all_partitions_together(
 
 
 def test_records_are_delivered_partition_by_partition() -> None:
-    """A paused one keeps its own."""
+    """A paused one keeps its records."""
     found = readers(2, 0, 2)
     ahead = filled(found, 10)
     delivered = [ahead.next()]
@@ -92,7 +92,7 @@ def test_many_are_delivered_up_to_a_limit_with_the_positions_before() -> None:
 
 
 def test_error_of_a_partition_waits_for_the_records_before_it() -> None:
-    """The next call meets it again."""
+    """The next call raises it again."""
     found = readers(2, 2, 2)
     ahead = filled(found, 10, broken="b")
     assert [ahead.next() for _ in range(3)] == ["a0", "a1", None]

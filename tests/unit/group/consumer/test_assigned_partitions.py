@@ -122,7 +122,8 @@ def test_reader_of_a_partition_that_was_dropped_delivers_nothing(
 def test_callback_that_has_raised_is_called_again(
     one: AssignedPartitions, group: Group
 ) -> None:
-    """Before the first record of its partitions; the group is looked at again then."""
+    """It runs before the first record of its partitions; then the group is checked
+    again."""
 
     def fails(keys: Sequence[Any]) -> None:
         raise KeyError(*keys)

@@ -107,7 +107,7 @@ def made(auto_commit_ms: int | None = None) -> tuple[Committer, Group, dict[Any,
 
 
 def test_only_positions_that_differ_are_committed() -> None:
-    """One that was disproved differs always."""
+    """A position whose proof was refuted always differs."""
     committer, group, readers = made()
     moved = committer.moved([T0, T1])
     assert moved == {T0: OffsetAndMetadata(5)}
@@ -211,7 +211,8 @@ class Database:
 
 
 def test_durable_commit_gives_a_store_of_offsets_earlier_ones_again() -> None:
-    """Once, the newest of each partition that the consumer still has."""
+    """It happens once, with the newest commit of each partition that the consumer still
+    has."""
     committer, group, readers = made()
     database = group.options.offsets = Database()
     committer.commit({}, durable=True)
@@ -234,7 +235,7 @@ def test_durable_commit_gives_a_store_of_offsets_earlier_ones_again() -> None:
 
 
 def test_failed_commit_may_be_there_and_is_synced_later() -> None:
-    """The group is looked at in the next call if it has gone on without the member."""
+    """The next call checks the group if it has continued without the member."""
     committer, group, readers = made()
     vars(group.holder)["holds"] = lambda key, state: False
     group.error = FencedError("gone", group="g")
@@ -249,7 +250,8 @@ def test_failed_commit_may_be_there_and_is_synced_later() -> None:
 def test_commits_by_itself_come_after_their_time(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Not durable, but for partitions that are given up; a refused one is logged."""
+    """They are not durable, except for partitions that are given up; a refused one is
+    logged."""
     committer, group, readers = made(auto_commit_ms=1000)
     committer.auto_commit()
     assert group.commits == []

@@ -1,4 +1,4 @@
-"""`Consumer`: what it delivers, where it begins, what it commits."""
+"""`Consumer`: its records, its start positions, its commits."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def appended(path: Path, *values: bytes, partition: int = 0) -> None:
 
 
 def test_poll_delivers_records_with_their_places(path: Path) -> None:
-    """By partition, in order, at most so many."""
+    """The records are grouped by partition, in order, up to the given number."""
     with consumer(path) as one:
         first = one.poll(max_records=3)
         (key,) = first
@@ -88,7 +88,7 @@ def test_iterator_waits_for_records(path: Path) -> None:
 
 
 def test_poll_waits_for_records(path: Path) -> None:
-    """It waits as long as the caller says."""
+    """It waits up to the given timeout."""
     with consumer(path) as one:
         drain(one)
         assert one.poll(timeout_ms=20) == {}
@@ -100,7 +100,7 @@ def test_poll_waits_for_records(path: Path) -> None:
 
 
 def test_open_store_of_the_writer_can_be_consumed(path: Path) -> None:
-    """In the process that appends; a wait ends with the append."""
+    """The process that appends can consume; a wait ends with the append."""
     with logstore.open(path) as store, consumer(store) as one:
         assert sorted(drain(one)) == sorted(VALUES)
         partition = store.topic("t")[1]
@@ -111,7 +111,7 @@ def test_open_store_of_the_writer_can_be_consumed(path: Path) -> None:
 
 
 def test_durable_records_only_by_default(path: Path) -> None:
-    """A power failure does not take back what was delivered."""
+    """A power failure cannot remove delivered records."""
     config = logstore.StoreConfig(flush_checkpoint_ms=0)
     with logstore.open(path, config=config) as store:
         store.topic("t").configure(logstore.TopicConfig(flush_ms=3_600_000))
@@ -127,7 +127,7 @@ def test_durable_records_only_by_default(path: Path) -> None:
 
 
 def test_without_a_group_all_partitions_are_read(path: Path) -> None:
-    """By each consumer; and nothing can be committed."""
+    """Each consumer reads all; it cannot commit."""
     with consumer(path, group=None) as one, consumer(path, group=None) as two:
         assert sorted(drain(one)) == sorted(drain(two)) == sorted(VALUES)
         with pytest.raises(logstore.ConfigError, match="no group"):
@@ -146,11 +146,11 @@ def test_store_that_may_not_be_written_can_be_read_without_a_group(path: Path) -
             assert one.subscription() == {"t"}
 
 
-# ------------------------------------------------------------------ where it begins
+# ------------------------------------------------------------------ start positions
 
 
 def test_group_continues_where_it_has_committed(path: Path) -> None:
-    """In another consumer, after the first has gone."""
+    """The second consumer begins after the first has left."""
     with consumer(path) as one:
         seen = one.poll(max_records=5)
         one.commit()
@@ -183,7 +183,7 @@ def test_reset_decides_without_a_committed_offset(path: Path) -> None:
 
 
 def test_offset_that_retention_has_deleted_is_an_error_until_a_seek(path: Path) -> None:
-    """The error says where the log begins; other partitions wait, too."""
+    """The error has the start of the log; other partitions wait, too."""
     with consumer(path) as one:
         drain(one)
         one.seek(T0, 2)
@@ -202,7 +202,7 @@ def test_offset_that_retention_has_deleted_is_an_error_until_a_seek(path: Path) 
 
 
 def test_offset_past_the_end_is_reset(path: Path) -> None:
-    """A store that was put back from a backup has such offsets."""
+    """A store that was restored from a backup has such offsets."""
     with consumer(path, reset="latest") as one:
         one.poll()
         one.commit({T0: 99, T1: 0})
@@ -216,7 +216,7 @@ def test_offset_past_the_end_is_reset(path: Path) -> None:
 
 
 def test_topic_made_again_is_another_one(path: Path) -> None:
-    """Commits for the first topic do not count, though the number would fit."""
+    """Commits for the first topic do not count, though the offset would exist."""
     with consumer(path) as one:
         drain(one)
         one.commit({T0: 5, T1: 5})
@@ -233,7 +233,7 @@ def test_topic_made_again_is_another_one(path: Path) -> None:
 
 
 def test_damage_is_raised_after_the_records_before_it(path: Path) -> None:
-    """At each call, until a seek over it."""
+    """It is raised at each call, until a seek over it."""
     with logstore.open(path) as store:
         store.topic("t")[0].append_many([b"a" * 100])
         store.topic("t")[0].append_many([b"b"])
@@ -287,7 +287,7 @@ def test_commit_takes_offsets_and_metadata(path: Path) -> None:
     ],
 )
 def test_bad_commit_is_refused(path: Path, offsets: Any, error: type) -> None:
-    """Nothing is committed, of none."""
+    """No commit of the call is made."""
     with consumer(path) as one:
         one.poll()
         one.commit({T1: 1})
@@ -346,7 +346,8 @@ class Database:
 
 
 def test_offsets_may_be_kept_elsewhere(path: Path) -> None:
-    """The group's file has none then; it still says who has which partition."""
+    """The group's file has no offsets then; it still has the assignment of
+    partitions."""
     database = Database()
     with consumer(path, offsets=database) as one:
         assert len(drain(one)) == 20
@@ -365,7 +366,7 @@ def test_offsets_may_be_kept_elsewhere(path: Path) -> None:
 
 
 def test_seeks_move_the_position(path: Path) -> None:
-    """To an offset, the ends, a time."""
+    """The target is an offset, an end, or a time."""
     with logstore.open(path) as store:
         t0 = store.topic("t")[0]
         t0.append(b"late", timestamp_ms=5_000_000_000_000)
@@ -386,7 +387,7 @@ def test_seeks_move_the_position(path: Path) -> None:
 
 
 def test_paused_partitions_deliver_nothing(path: Path) -> None:
-    """And stay the consumer's."""
+    """They stay assigned."""
     with consumer(path) as one:
         one.poll(0, 1)
         one.seek_to_beginning()
@@ -398,7 +399,7 @@ def test_paused_partitions_deliver_nothing(path: Path) -> None:
 
 
 def test_offsets_of_the_log(path: Path) -> None:
-    """They include partitions that it does not have."""
+    """Partitions of other members can be queried, too."""
     with consumer(path, topics=()) as one:
         assert one.beginning_offsets([T0, T1]) == {T0: 0, T1: 0}
         assert one.end_offsets([T0]) == {T0: 10}
@@ -430,7 +431,7 @@ def test_partition_that_it_does_not_have_is_refused(path: Path, ask: Any) -> Non
 
 
 def test_assigned_partitions_are_read(path: Path) -> None:
-    """And those only; in a group they are committed, too."""
+    """No other partition is read; in a group their positions are committed, too."""
     with consumer(path, topics=()) as one:
         one.assign([T1])
         assert (one.assignment(), one.subscription()) == ({T1}, set())
@@ -446,7 +447,7 @@ def test_assigned_partitions_are_read(path: Path) -> None:
 
 
 def test_assigned_partition_of_another_member_cannot_be_committed(path: Path) -> None:
-    """It can be read; and be committed when the other one has gone."""
+    """It can be read; and be committed after the other one has left."""
     with consumer(path, topics=()) as one, consumer(path) as two:
         two.poll()
         one.assign([T0])
@@ -499,7 +500,7 @@ def test_assigning_what_does_not_exist_changes_nothing(path: Path) -> None:
     ],
 )
 def test_bad_argument_is_refused(path: Path, given: Any, error: type) -> None:
-    """Before anything is opened."""
+    """Nothing is opened."""
     with pytest.raises(error):
         consumer(path, **given)
     assert not list(path.glob(".logstore-group-*"))
@@ -509,7 +510,7 @@ def test_bad_argument_is_refused(path: Path, given: Any, error: type) -> None:
     "group", ["x" * 300, "a/b", "a%2Fb", "\N{PILE OF POO}", ".", "a.lock", "g\n"]
 )
 def test_group_may_have_any_name(path: Path, group: str) -> None:
-    """And each is another group."""
+    """Each name is another group."""
     for name in (group, group + "x"):
         with consumer(path, group=name) as one:
             assert len(drain(one)) == 20
@@ -547,7 +548,7 @@ def test_forgotten_consumer_leaves_the_group(path: Path) -> None:
 
 
 def test_call_of_another_thread_is_refused(path: Path) -> None:
-    """While a call is under way."""
+    """Another call is in progress."""
     one = consumer(path)
     drain(one)
     thread = threading.Thread(target=one.poll, args=(60_000,))
@@ -567,7 +568,7 @@ def calls() -> list[Any]:
 
 
 def test_callbacks_may_use_the_consumer(path: Path, calls: list[Any]) -> None:
-    """Seek, commit, ask; but not poll, nor close."""
+    """They may seek, commit and query, but neither poll nor close."""
 
     def on_assign(keys: Any) -> None:
         calls.append(("assign", keys, one.assignment()))
@@ -590,7 +591,7 @@ def test_callbacks_may_use_the_consumer(path: Path, calls: list[Any]) -> None:
 
 
 def test_error_of_a_callback_is_raised(path: Path) -> None:
-    """The partitions are given up all the same."""
+    """The partitions are given up nevertheless."""
 
     def on_revoke(keys: Any) -> None:
         raise RuntimeError
@@ -617,7 +618,7 @@ def test_topic_that_does_not_exist_yet_is_waited_for(
 
 
 def test_pattern_finds_topics_that_are_made_later(path: Path) -> None:
-    """By the beginnings of their names."""
+    """Topics match by the beginnings of their names."""
     with consumer(path, topics=(), pattern="t|lat") as one:
         assert len(drain(one)) == 20
         assert one.subscription() == {"t"}
@@ -629,7 +630,7 @@ def test_pattern_finds_topics_that_are_made_later(path: Path) -> None:
 
 
 def test_consumer_says_what_it_is(path: Path) -> None:
-    """A service's log can show it."""
+    """The text is meant for a service's log."""
     with consumer(path) as one:
         assert repr(one) == f"<logstore.Consumer of group 'g' on {path}>"
         assert one.group_metadata() == ("g", -1, "")

@@ -176,7 +176,7 @@ def test_the_iterator_delivers_nothing_of_a_partition_that_was_given_up(
     while one.assignment() == keys:
         one._core.look_now()
         one._core.partitions.coordinate()
-    # Records of both are read ahead, or of one: which one is given up differs.
+    # Records of both are read ahead, or of one: it varies which one is given up.
     left = {key.partition for key in one.assignment()}
     count = 10 - (first.partition in left)
     assert {next(one).partition for _ in range(count)} == left
@@ -233,7 +233,7 @@ def test_a_poll_that_fails_loses_no_records(
 def test_second_interrupt_at_any_call_behind_a_poll_that_fails_loses_no_records(
     opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Records that it has read are put back, by the next call if necessary."""
+    """Records that it has read are restored, by the next call if necessary."""
     call, take = 1, PartitionReader.take
     while True:
         one, tracer = opened(group=f"g{call}"), InterruptAtCall(call)
@@ -286,7 +286,8 @@ def test_an_iteration_that_fails_loses_no_record(
 
 
 def test_call_from_inside_a_call_is_refused(path: Path) -> None:
-    """By a signal handler or a finalizer, at any line: it would find half of a poll."""
+    """A signal handler or a finalizer may call at any line: it would find half of a
+    poll."""
     refused = 0
 
     def trace(frame: Any, event: str, _: object) -> Any:
@@ -358,7 +359,7 @@ def test_an_abort_delivers_the_same_records_again_after_a_seek(
 def test_on_assign_that_failed_is_called_again_before_the_first_record(
     opened: Callable[..., Any],
 ) -> None:
-    """It was to find the positions; from then on it is not called again."""
+    """It sets the positions; after it succeeded it is not called again."""
     told: list[Any] = []
 
     def assign(keys: Any) -> None:
@@ -382,7 +383,7 @@ def test_on_assign_that_failed_is_called_again_before_the_first_record(
 def test_partition_whose_on_assign_has_failed_is_given_up_with_on_revoke(
     opened: Callable[..., Any],
 ) -> None:
-    """The callback may have begun something for it."""
+    """The callback may have begun work for it."""
     revoked: list[Any] = []
 
     def assign(_: Any) -> None:
@@ -399,7 +400,7 @@ def test_partition_whose_on_assign_has_failed_is_given_up_with_on_revoke(
 def test_step_of_the_wall_clock_neither_throws_out_nor_keeps_a_member(
     opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, step_ms: int
 ) -> None:
-    """One that polled just now stays, and one that hangs loses its partitions."""
+    """A member that polled just now stays, and a hung one loses its partitions."""
     works, hangs, looks = (
         opened(on_stuck="evict", max_poll_interval_ms=interval)
         for interval in (60_000, 100, 60_000)
@@ -422,8 +423,8 @@ def test_step_of_the_wall_clock_neither_throws_out_nor_keeps_a_member(
 def test_rows_of_assigned_partitions_are_free_when_nobody_holds_them(
     path: Path, opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A group whose members `assign` goes through any number of topics; what other
-    members hold at the time stays theirs."""
+    """A group whose members `assign` may use any number of topics over time; rows held
+    by other members at the time are kept."""
     monkeypatch.setattr(next_generation, "ROWS_MAX", 6)
     one, other = opened(topics=()), opened(topics=())
     other.assign([T0, T1])

@@ -1,4 +1,5 @@
-"""Several consumers of one group: who has which partition, and what commits mean."""
+"""Several consumers of one group: the holders of partitions, and the meaning of
+commits."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ def path(tmp_path: Path) -> Path:
 
 
 class Child:
-    """A process that does what a function says with a consumer, and then waits."""
+    """A process that runs a function with a consumer, and then waits."""
 
     def __init__(self, path: Path, work: Callable[[Any], object], **given: Any) -> None:
         ready, begin = os.pipe()
@@ -65,7 +66,7 @@ def numbers(consumers: Sequence[Any]) -> list[int]:
 
 
 def until(done: Callable[[], bool], *consumers: Any) -> None:
-    """Poll until something is so; a test that never gets there fails by its limit."""
+    """Poll until a condition holds; a test that never gets there fails by its limit."""
     deadline = time.monotonic() + 60
     while not done():
         assert time.monotonic() < deadline
@@ -77,7 +78,8 @@ def until(done: Callable[[], bool], *consumers: Any) -> None:
 
 
 def test_partitions_are_shared(opened: Callable[..., Any]) -> None:
-    """By two, then three, then two again; each by one."""
+    """Two members share them, then three, then two again; each partition has one
+    holder."""
     one, two = opened(), opened()
     settle(one, two)
     assert sorted(map(len, partitions_of([one, two]))) == [2, 2]
@@ -91,7 +93,7 @@ def test_partitions_are_shared(opened: Callable[..., Any]) -> None:
 
 
 def test_partition_that_stays_is_not_given_up(opened: Callable[..., Any]) -> None:
-    """Cooperative: nothing else stops."""
+    """Rebalances are cooperative: other partitions continue."""
     calls: list[Any] = []
     one = opened(on_revoke=lambda keys: calls.append(keys))
     settle(one)
@@ -157,7 +159,7 @@ def delivered_twice(opened: Callable[..., Any]) -> list[bytes]:
 def test_partition_is_not_free_before_its_callback_returns(
     opened: Callable[..., Any],
 ) -> None:
-    """So finished work is committed, and not done again."""
+    """Finished work is committed, and not done again."""
     assert delivered_twice(opened) == []
 
 
@@ -182,7 +184,7 @@ def test_unlock_before_revoke_is_found(
 def test_members_may_ask_for_different_topics(
     path: Path, opened: Callable[..., Any]
 ) -> None:
-    """Each gets partitions of its own."""
+    """Each member gets only partitions of its topics."""
     with logstore.open(path) as store:
         store.create_topic("u", 2)[0].append(b"x", durable=True)
     one, two = opened(topics=["t", "u"]), opened(topics=["t"])
@@ -203,7 +205,7 @@ def test_members_may_ask_for_different_topics(
 def test_partitions_and_topics_that_come_and_go_are_seen(
     path: Path, opened: Callable[..., Any]
 ) -> None:
-    """Added, deleted, made again."""
+    """Partitions are added, topics deleted and made again."""
     lost: list[Any] = []
     one = opened(topics=["t"], on_lost=lost.extend, durable_only=False)
     settle(one)
@@ -232,8 +234,8 @@ def test_more_partitions_than_a_group_may_have_wait_for_rows(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The members continue with those that they have, and say once what is not read. It
-    is read when a topic is deleted, also if that is made again at once."""
+    """The members continue with the other partitions, and log once which ones are not
+    read. These are read after a topic is deleted, also if it is made again at once."""
     from logstore.group.member import next_generation
 
     monkeypatch.setattr(next_generation, "ROWS_MAX", 6)
@@ -262,7 +264,7 @@ def test_more_partitions_than_a_group_may_have_wait_for_rows(
 def test_more_members_than_a_group_may_have_are_refused(
     opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that leaves makes room."""
+    """A member that leaves makes room."""
     from logstore.group.file import slots
 
     monkeypatch.setattr(slots, "MEMBERS_MAX", 1)
@@ -281,7 +283,7 @@ def test_more_members_than_a_group_may_have_are_refused(
 def test_two_static_members_of_one_name_cannot_live(
     path: Path, opened: Callable[..., Any]
 ) -> None:
-    """In one process or two; when the first has gone, the second may join."""
+    """They are in one process or two; after the first has left, the second may join."""
     child = Child(path, lambda one: one.poll(), instance="a")
     two = opened(instance="a")
     with pytest.raises(logstore.errors.MemberIdInUseError) as caught:
@@ -300,7 +302,7 @@ def test_two_static_members_of_one_name_cannot_live(
 def test_other_assignor_is_refused_as_long_as_members_live(
     opened: Callable[..., Any],
 ) -> None:
-    """The error has the one that they use."""
+    """The error names the one in use."""
     one, two = opened(assignor="range"), opened(assignor="roundrobin")
     one.poll()
     with pytest.raises(logstore.errors.InconsistentAssignorError) as caught:
@@ -319,7 +321,7 @@ class Nothing:
 
 
 def test_own_assignor_is_asked(opened: Callable[..., Any]) -> None:
-    """It may leave partitions to nobody; the group comes to rest all the same."""
+    """It may leave partitions unassigned; the group becomes stable nevertheless."""
     one = opened(assignor=Nothing())
     settle(one)
     generation = one.group_metadata()[1]
@@ -352,7 +354,7 @@ def test_partitions_of_a_killed_process_move(
 def test_waiting_member_is_woken_by_a_death(
     path: Path, opened: Callable[..., Any]
 ) -> None:
-    """It does not wait for its next look."""
+    """It does not wait for its next check."""
     child = Child(path, lambda one: one.poll())
     two = opened()
     settle(two)
@@ -370,7 +372,7 @@ def test_waiting_member_is_woken_by_a_death(
 def test_slot_of_a_dead_member_stays_free_as_long_as_the_group_has_it(
     path: Path, opened: Callable[..., Any]
 ) -> None:
-    """No one is taken for it."""
+    """No member takes it."""
     child = Child(path, lambda one: one.poll())
     child.kill()
     two = opened()
@@ -401,7 +403,7 @@ def test_member_that_assigns_itself_is_not_taken_for_a_dead_one(
 def test_room_is_made_in_a_group_whose_members_are_all_dead(
     path: Path, opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If their slots are all that there are."""
+    """All slots belong to dead members."""
     from logstore.group.file import slots
 
     child = Child(path, lambda one: one.poll(), instance="a", assignor="roundrobin")
@@ -483,7 +485,7 @@ def test_member_that_does_not_take_a_free_partition_loses_it(
     one, two = opened(), opened()
     settle(one, two)
     three = opened()
-    settle(three)  # its partition is held
+    settle(three)  # its partition is held now it is free, and another one, too
     one.close()  # now it is free, and another one, too
     until(lambda: len(two.assignment()) == 4, two)
     settle(three, two, three)
@@ -491,7 +493,7 @@ def test_member_that_does_not_take_a_free_partition_loses_it(
 
 
 def test_wait_ends_when_a_free_partition_is_due(opened: Callable[..., Any]) -> None:
-    """A member that waits for records looks at the group then, and not all the time."""
+    """A member that waits for records checks the group then, and not all the time."""
     one = opened()
     drain(one)
     liveness = one._core.place.member.liveness
@@ -542,7 +544,7 @@ def test_member_that_cannot_leave_says_why_and_is_gone(
 
 
 def test_child_of_a_fork_is_refused(path: Path, opened: Callable[..., Any]) -> None:
-    """And does not hold on what its parent has."""
+    """The child does not keep the locks of its parent."""
     one = opened()
     drain(one)
     ready, begin = os.pipe()
@@ -607,7 +609,7 @@ def test_read_only_file_system_is_a_named_error(path: Path) -> None:
 def test_damaged_group_file_is_a_named_error(
     path: Path, opened: Callable[..., Any]
 ) -> None:
-    """Nothing is forgotten without a word: the file stays."""
+    """The file stays, and nothing is discarded silently."""
     one = opened()
     drain(one)
     one.commit()
@@ -633,7 +635,7 @@ def test_removed_lock_file_fences_its_members(
 
 
 def test_members_work_without_reports_of_changes(path: Path) -> None:
-    """A process may have no more watches: it looks by itself."""
+    """A process may have no watches left: the members poll."""
 
     class NoWatch(Files):
         def new_watch(self) -> int:

@@ -1,4 +1,4 @@
-"""Interrupts in a group's calls: what changes in two steps is undone or continues."""
+"""Interrupts in a group's calls: changes of two steps are undone or continued."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BEHIND_ALL = 1 << 30
 
 
 def at_each_place(case: Callable[[InterruptAtCall], None], step: int = 1) -> None:
-    """Make a case with an interrupt at each place, or each of so many."""
+    """Run a case with an interrupt at each place, or at every `step`-th one."""
     all_of_it = InterruptAtCall(_BEHIND_ALL)
     case(all_of_it)
     assert not all_of_it.has_raised
@@ -39,7 +39,7 @@ def interrupted(call: Callable[[], object], interrupt: InterruptAtCall) -> None:
 def test_first_call_that_is_interrupted_anywhere_forgets_no_commit(
     tmp_path: Path,
 ) -> None:
-    """A consumer has its place in the group and what the group has committed, or
+    """A consumer has both its place in the group and the commits of the group, or
     neither."""
     path = store_with(tmp_path / "s")
     with consumer(path, topics=[]) as one:
@@ -62,8 +62,8 @@ def test_first_call_that_is_interrupted_anywhere_forgets_no_commit(
 def test_join_that_is_interrupted_anywhere_leaves_nothing_to_the_next_member(
     tmp_path: Path,
 ) -> None:
-    """After an interrupted poll, and another one, the partitions are its own; after
-    its close they are free."""
+    """After an interrupted poll, and another one, the member holds the partitions;
+    after its close they are free."""
     path = store_with(tmp_path / "s")
 
     def case(interrupt: InterruptAtCall) -> None:
@@ -83,7 +83,7 @@ def test_join_that_is_interrupted_anywhere_leaves_nothing_to_the_next_member(
 def test_rows_that_an_interrupted_call_has_taken_are_given_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody else would get them as long as the member lives."""
+    """No other member could take them as long as the member lives."""
     path = store_with(tmp_path / "s")
     take = Slots.take
     with consumer(path) as one:
@@ -128,13 +128,13 @@ def test_close_that_is_interrupted_and_made_again_leaves_the_group(
     assert one._core.place.member.group.slots.fd < 0
 
 
-# ---------------------------------------------------------------- a lock file anew
+# ---------------------------------------------------------------- a new lock file
 
 
 def test_member_that_has_ended_is_not_reported_as_stuck(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """This holds even if the lock file was removed meanwhile and does not show it."""
+    """This holds even if the lock file was removed meanwhile and lacks the member."""
     path = store_with(tmp_path / "s")
     one = consumer(path)
     one.poll()
@@ -158,8 +158,8 @@ def test_commit_that_is_interrupted_anywhere_is_known_as_the_file_has_it(
     at_once: bool,
     bytes_max: int,
 ) -> None:
-    """The member knows every commit in the file: else its next compaction of the file
-    would drop it."""
+    """The member knows every commit in the file: otherwise its next compaction of the
+    file would drop it."""
     monkeypatch.setattr(OneMember, "at_once", at_once)
     number = 0
 
@@ -191,7 +191,7 @@ def test_commit_that_is_interrupted_anywhere_is_known_as_the_file_has_it(
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_seek_that_is_interrupted_anywhere_is_done_or_undone(tmp_path: Path) -> None:
-    """The records that come are those of the position, old or new."""
+    """The next records belong to the position, old or new."""
     path = store_with(tmp_path / "s")
     with consumer(path, topics=[], max_poll_records=4) as one:
         one.assign([T0])

@@ -1,5 +1,5 @@
-"""A member that is killed at one of its system calls: what it has committed counts, and
-the group continues."""
+"""A member is killed at one of its system calls: its commits count, and the group
+continues."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from logstore.store.opening import open_store
 from support.groups import T0, T1, consumer, drain, store_with
 from support.levels import some
 
-# Commits in a life of a member, and so few bytes that it compacts the group's file.
+# Commits in the life of a member, and a size small enough that it compacts the group's
+# file.
 COMMITS = 6
 COMPACT_BYTES = 500
 
@@ -79,7 +80,7 @@ def killed_at(path: Path, nth: int) -> bytes:
 def test_kill_at_each_call_loses_no_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Commits that have returned count, those that have not may; no other does."""
+    """Commits that have returned count, and the one in progress may; no others do."""
     monkeypatch.setattr(group_file_module, "_REWRITE_BYTES", COMPACT_BYTES)
     whole = killed_at(store_with(tmp_path / "whole"), 0)
     assert whole[:COMMITS] == bytes(range(1, COMMITS + 1))

@@ -1,4 +1,5 @@
-"""How calls enter a consumer, and how records that were read ahead leave it."""
+"""The entry of calls into a consumer, and the delivery of records that were read
+ahead."""
 
 from __future__ import annotations
 
@@ -54,7 +55,8 @@ def test_records_are_delivered_only_if_they_were_read_ahead(
 
 
 def test_records_wait_when_the_group_is_to_be_looked_at(one: logstore.Consumer) -> None:
-    """A task that takes them at once must not keep the consumer from it."""
+    """A task that takes them at once must not keep the consumer from checking the
+    group."""
     deliveries = deliveries_of(one)
     with one:
         assert deliveries.read_ahead(None, 60.0)
@@ -74,7 +76,7 @@ def calls_of(deliveries: Deliveries) -> list[Callable[[], object]]:
 
 
 def test_closed_consumer_lets_no_call_in(one: logstore.Consumer) -> None:
-    """By its name."""
+    """The error has the name of the consumer."""
     one.close()
     for call in calls_of(deliveries_of(one)):
         with pytest.raises(
@@ -86,7 +88,7 @@ def test_closed_consumer_lets_no_call_in(one: logstore.Consumer) -> None:
 def test_child_of_a_fork_lets_no_call_in(
     one: logstore.Consumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It belongs to the parent."""
+    """The consumer belongs to the parent."""
     deliveries, now = deliveries_of(one), forks()
     with one:
         assert not deliveries.entry.is_forked
@@ -103,7 +105,7 @@ def test_child_of_a_fork_lets_no_call_in(
 
 @pytest.mark.parametrize("number", [0, -1, 1 << 32])
 def test_number_of_records_is_checked(one: logstore.Consumer, number: int) -> None:
-    """Before anything is read."""
+    """The check comes before anything is read."""
     deliveries = deliveries_of(one)
     with one:
         for call in (

@@ -72,7 +72,7 @@ def test_each_call_begins_with_another_partition() -> None:
 
 
 def test_error_of_a_partition_comes_after_the_records_of_others() -> None:
-    """The positions before are those of the partitions that were asked."""
+    """The former positions are only of the partitions that were read."""
     broken = StorageError("broken", path="/a", action="read")
     a, b = Reader("a"), Reader("b", broken)
     a.take = lambda limit: ["a"]  # type: ignore[method-assign]
@@ -90,7 +90,7 @@ def test_error_of_a_partition_comes_after_the_records_of_others() -> None:
 
 
 def test_damage_is_raised_until_a_seek() -> None:
-    """Without reading it again."""
+    """It is not read again."""
     damage = CorruptRecordError("damaged", path="/a", position=0, offset=0)
     reader = Reader("a", damage)
     fetcher, _, _ = made(reader)
@@ -104,7 +104,7 @@ def test_damage_is_raised_until_a_seek() -> None:
 
 @pytest.mark.parametrize("cut_to", [5, None])
 def test_position_that_is_not_in_the_log_is_replaced(cut_to: int | None) -> None:
-    """Records delivered above a cut must not be published; a log that begins later
+    """Records delivered after a cut must not be published; a later start of the log
     revokes none of them."""
     gone = OffsetOutOfRangeError(9, 0, 7, partition="a", cut_to=cut_to)
     reader = Reader("a", gone)
@@ -121,7 +121,8 @@ def test_position_that_is_not_in_the_log_is_replaced(cut_to: int | None) -> None
 
 
 def test_partition_of_a_topic_that_is_gone_gives_nothing() -> None:
-    """If it is subscribed, the next look at the group drops it; else it is an error."""
+    """If it is subscribed, the next check of the group drops it; else it is an
+    error."""
     reader = Reader("a", TopicNotFoundError("gone", topic="t"))
     fetcher, place, _ = made(reader)
     place.positions.has_topic = lambda reader: False

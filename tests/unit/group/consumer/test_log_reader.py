@@ -1,4 +1,4 @@
-"""A position counts in the log that it was reached in, or with a proof."""
+"""A position counts in the log in which it was reached, or with a proof."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def values(found: tuple[list[Any], int | None]) -> tuple[bytes, int | None]:
 def test_records_follow_each_other_up_to_the_end(
     partition: logstore.Partition,
 ) -> None:
-    """After a restart they are read again from where the caller is."""
+    """After a restart they are read again from the position of the caller."""
     log = LogReader(partition, OPTIONS)
     assert not log.has_seen()
     assert values(log.read(1, 3)) == (b"123", 4)
@@ -70,7 +70,7 @@ def cut(partition: logstore.Partition) -> None:
 def test_log_that_was_seen_is_not_replaced_unnoticed(
     partition: logstore.Partition, keeps_log: bool
 ) -> None:
-    """Unless the next position is one of the log of then."""
+    """The read fails unless the next position belongs to the new log."""
     log = LogReader(partition, OPTIONS)
     log.read(0, 10)
     cut(partition)
@@ -126,7 +126,7 @@ def test_damage_waits_for_the_records_before_it(
 def test_end_for_what_is_committed_is_known_although_a_batch_is_damaged(
     tmp_path: Path, damaged: int
 ) -> None:
-    """It is the end of the reads, also if the damage lies below every position."""
+    """It is the end of the reads, even if the damage is below every position."""
     batches = [batch(at, [(b"k", b"v")], -1, control=False) for at in range(3)]
     batches.append(batch(3, [(b"k", b"v")], 7, control=False))
     batches.append(marker(4, 7, commit=True))
@@ -153,7 +153,7 @@ def test_end_for_what_is_committed_is_known_although_a_batch_is_damaged(
 def test_end_of_what_is_durable_and_committed_is_where_a_read_ends(
     tmp_path: Path,
 ) -> None:
-    """A transaction that has ended may have an end that is not durable yet."""
+    """The last offset of an ended transaction may not be durable yet."""
     with logstore.open(tmp_path) as store:
         partition = store.create_topic("t")[0]
         first = batch(0, [(b"k", b"v")], -1, control=False)

@@ -22,7 +22,7 @@ A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 def test_partition_that_is_named_twice_counts_once() -> None:
-    """In the order of their first names; plain pairs are taken, too."""
+    """They keep the order of their first names; plain pairs are accepted, too."""
     assert as_partitions([B, ("t", 0), B, A]) == [B, A]
     assert all(type(one) is TopicPartition for one in as_partitions([("t", 0)]))
     assert as_subscription(["b", "a", "b"], None) == MemberSubscription(("b", "a"))

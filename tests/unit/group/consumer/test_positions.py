@@ -1,4 +1,4 @@
-"""Where a consumer begins: a position counts in the log that it is of."""
+"""Start positions of a consumer: a position counts in the log that it belongs to."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ def commit(request: pytest.FixtureRequest, path: Path) -> Any:
 
 
 def rolled_back(path: Path, values: list[bytes]) -> None:
-    """The log of the partition is what it was before, and grew another way. The group's
-    positions are those of later."""
+    """Restore the log of the partition to an earlier state, and let it grow
+    differently. The positions of the group are from the later state."""
     with logstore.open(path) as store:
         store["t"][0].truncate_to(4)
         store["t"][0].append_many(values)
 
 
 def proof_of(store: logstore.Store, offset: int) -> int | None:
-    """The proof of a position in the log as it is now."""
+    """The proof of a position in the current log."""
     views = views_of(store["t"][0])
     return ProofFinder().find(offset, None, lambda: views.now(False), is_read=False)
 
@@ -66,7 +66,7 @@ def append(path: Path, *values: bytes) -> None:
 
 
 def test_position_goes_on_in_its_own_log(path: Path, commit: Any) -> None:
-    """Records appended since then come."""
+    """Records appended since then are delivered."""
     commit(path)
     append(path, b"new")
     with consumer(path) as one:
@@ -76,7 +76,7 @@ def test_position_goes_on_in_its_own_log(path: Path, commit: Any) -> None:
 def test_position_in_a_log_with_another_batch_below_does_not_count(
     path: Path, commit: Any
 ) -> None:
-    """The offset is in the log, but what lies below it was never read."""
+    """The offset is in the log, but the records below it were never read."""
     commit(path)
     rolled_back(path, [b"other %d" % n for n in range(20)])
     with consumer(path, reset="error") as one:
@@ -93,7 +93,7 @@ def test_position_in_a_log_with_another_batch_below_does_not_count(
 
 
 def test_position_whose_batch_was_removed_counts(path: Path, commit: Any) -> None:
-    """Retention says nothing about the log."""
+    """Retention does not make it another log."""
     commit(path)
     append(path, b"new")
     with logstore.open(path) as store:
@@ -113,7 +113,7 @@ def test_commit_keeps_its_proof() -> None:
 
 
 def test_published_positions_keep_their_proofs_if_there_is_room(path: Path) -> None:
-    """Better a position without a proof than none."""
+    """A position without a proof is better than no position."""
     with logstore.open(path) as store:
         positions = GroupPositions(store, "g")
         for count, is_kept in ((2, True), (200, True), (300, False)):
@@ -129,7 +129,7 @@ def test_published_positions_keep_their_proofs_if_there_is_room(path: Path) -> N
 
 
 def test_assigned_partition_of_a_topic_made_again_is_not_committed(path: Path) -> None:
-    """Nothing that was read of the earlier topic says anything about this one."""
+    """Records of the earlier topic say nothing about this one."""
     with consumer(path) as one:
         one.assign([T0])
         drain(one)
@@ -149,7 +149,7 @@ def test_assigned_partition_of_a_topic_made_again_is_not_committed(path: Path) -
 
 
 def test_position_does_not_count_in_a_partition_of_another_topic(path: Path) -> None:
-    """One that was put back from an earlier topic of the name."""
+    """A partition directory was restored from an earlier topic of the name."""
     shutil.copytree(path / "t-0", path.parent / "kept")
     with logstore.open(path) as store:
         store.delete_topic("t")
@@ -167,7 +167,7 @@ def test_position_does_not_count_in_a_partition_of_another_topic(path: Path) -> 
 def test_position_is_committed_again_at_the_same_offset_of_another_log(
     path: Path, commit: Any
 ) -> None:
-    """It has another proof: else what was read of this log would come again."""
+    """The proof differs: otherwise records of this log would be delivered twice."""
     commit(path)
     rolled_back(path, [b"other %d" % n for n in range(6)])
     commit(path)
@@ -179,7 +179,8 @@ def test_position_is_committed_again_at_the_same_offset_of_another_log(
 def test_position_above_the_end_is_committed_again_when_the_log_has_grown(
     path: Path,
 ) -> None:
-    """Another process may have lowered it meanwhile: the consumer does not know."""
+    """Another process may have lowered it meanwhile without the consumer's
+    knowledge."""
     with consumer(path, reset="earliest") as one:
         drain(one)
         one.commit()
@@ -197,7 +198,7 @@ def test_position_above_the_end_is_committed_again_when_the_log_has_grown(
 
 
 def test_commit_has_the_proof_of_the_log_wherever_the_consumer_was(path: Path) -> None:
-    """After each record, at positions before and behind, and after a `seek`."""
+    """Commits follow each record, earlier and later positions, and a `seek`."""
     append(path, *[b"%d" % n for n in range(10)])
     with logstore.open(path) as store, consumer(store) as one:
 
@@ -224,7 +225,7 @@ def test_commit_has_the_proof_of_the_log_wherever_the_consumer_was(path: Path) -
 
 
 def test_commit_after_a_seek_has_the_proof_of_the_log_as_it_is_then(path: Path) -> None:
-    """The proof from before the cut is forgotten with the position."""
+    """The proof from before the cut is dropped with the position."""
     with logstore.open(path) as store, consumer(store) as one:
         drain(one)
         one.commit(durable=False)

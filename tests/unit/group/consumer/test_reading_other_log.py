@@ -1,6 +1,5 @@
-"""A consumer that lives reads one log: wherever that is cut, replaced or made again, it
-is told, leaves out no record, and commits no position of the log that is no more.
-"""
+"""A live consumer reads one log: if the log is cut, replaced or made again, the
+consumer notices, leaves out no record, and commits no position of the former log."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def cut_and_grow(path: Path) -> None:
-    """At offset 5, below what was read, and past that again."""
+    """Cut at offset 5, below the position, and grow past it again."""
     with logstore.open(path) as store:
         store["t"][0].truncate_to(5)
         store["t"][0].append_many(NEW)
@@ -94,7 +93,7 @@ def test_consumer_goes_on_where_the_log_was_cut(
 def test_consumer_with_reset_error_is_told_of_a_cut_until_a_seek(
     path: Path, opened: Callable[..., Any], kind: Callable[..., Any]
 ) -> None:
-    """At each poll."""
+    """The error is raised at each poll."""
     one = kind(opened, reset="error")
     with pytest.raises(logstore.errors.NoOffsetForPartitionError):
         one.poll(timeout_ms=0)
@@ -112,7 +111,8 @@ def test_consumer_with_reset_error_is_told_of_a_cut_until_a_seek(
 def test_poll_that_fails_remembers_which_log_it_was(
     path: Path, opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Records that come between a failure and the next poll are not of another log."""
+    """Records that arrive between a failure and the next poll belong to the same
+    log."""
     one = assigned(opened)
     assert polled(one, 10) == OLD
     append(path, b"more")
@@ -138,8 +138,8 @@ def append(path: Path, *values: bytes) -> None:
 def test_seek_back_in_a_log_that_was_cut_is_told(
     path: Path, opened: Callable[..., Any]
 ) -> None:
-    """The offset is that of a record that was read, and another one has it now. The
-    next seek is to the log as it is."""
+    """Another record has the offset of a record that was read. The next seek refers to
+    the current log."""
     one = assigned(opened, reset="error")
     one.seek(T0, 0)
     assert polled(one, 10) == OLD
@@ -154,7 +154,7 @@ def test_seek_back_in_a_log_that_was_cut_is_told(
 def test_seek_to_an_end_is_to_the_log_as_it_is(
     path: Path, opened: Callable[..., Any]
 ) -> None:
-    """A cut before that is nothing to it."""
+    """Earlier cuts have no effect."""
     one = assigned(opened, reset="error")
     one.seek(T0, 0)
     assert polled(one, 10) == OLD
@@ -168,7 +168,7 @@ def test_seek_to_an_end_is_to_the_log_as_it_is(
 def test_position_of_a_log_that_was_cut_is_not_committed(
     path: Path, opened: Callable[..., Any], kind: Callable[..., Any]
 ) -> None:
-    """A restart would go on there, past records that nobody has read."""
+    """A restart would continue there, past unread records."""
     one = kind(opened)
     assert polled(one, 4) == OLD[:4]
     one.commit()
@@ -180,7 +180,7 @@ def test_position_of_a_log_that_was_cut_is_not_committed(
         ):
             one.commit(offsets)
     assert one.committed(T0) == logstore.OffsetAndMetadata(4)
-    one.commit({T0: 5})  # a position in what both have
+    one.commit({T0: 5})  # a position in the common part
     assert one.committed(T0) == logstore.OffsetAndMetadata(5)
     assert polled(one, 10) == NEW
     one.commit()
@@ -208,7 +208,8 @@ def outputs(path: Path) -> list[bytes]:
 def test_transaction_over_a_cut_is_refused_and_done_again(
     path: Path, opened: Callable[..., Any]
 ) -> None:
-    """Outputs of records that are no more are not published; those of others once."""
+    """Outputs of removed records are not published; outputs of the other records
+    once."""
     with logstore.open(path) as store:
         store.create_topic("out")
     one = opened()
@@ -228,7 +229,7 @@ def test_transaction_over_a_cut_is_refused_and_done_again(
 def test_transaction_whose_input_was_cut_is_refused(
     path: Path, opened: Callable[..., Any]
 ) -> None:
-    """This holds even if no poll has met the cut."""
+    """This holds even if no poll has noticed the cut."""
     with logstore.open(path) as store:
         store.create_topic("out")
     one = opened()
@@ -246,7 +247,7 @@ def test_transaction_whose_input_was_cut_is_refused(
 def test_aborted_transaction_begins_again_in_its_own_log(
     path: Path, opened: Callable[..., Any]
 ) -> None:
-    """The position before it lies after the cut, in another log."""
+    """The former position is after the cut, in another log."""
     with logstore.open(path) as store:
         store.create_topic("out")
     one = opened()
@@ -287,8 +288,8 @@ def test_log_that_was_put_back_is_read_from_what_is_committed_in_it(
 def test_cut_that_is_reported_too_low_does_not_repeat_what_is_committed(
     path: Path, opened: Callable[..., Any], is_proven: bool
 ) -> None:
-    """The end that another program has left may be unknown: the log still has the batch
-    below the committed offset, or has not."""
+    """The former end may be unknown after a change by another program: the log still
+    has the batch below the committed offset, or has not."""
     one = opened()
     assert polled(one, 10) == OLD
     one.commit()
@@ -321,7 +322,7 @@ def test_cut_in_the_same_process_is_told(path: Path) -> None:
 def test_topic_made_again_between_two_polls_is_read_from_its_start_or_not_at_all(
     path: Path, opened: Callable[..., Any], kind: Callable[..., Any]
 ) -> None:
-    """Never from the old position; what is assigned has to be assigned again."""
+    """The old position is never used; an assigned partition must be assigned again."""
     one = kind(opened)
     assert polled(one, 10) == OLD
     with logstore.open(path) as store:
@@ -337,7 +338,7 @@ def test_topic_made_again_between_two_polls_is_read_from_its_start_or_not_at_all
 
 
 def test_task_goes_on_where_the_log_was_cut(path: Path) -> None:
-    """A thread does the same."""
+    """Reads of a thread do the same."""
 
     async def run() -> tuple[list[bytes], list[bytes]]:
         async with logstore.aio.Consumer(

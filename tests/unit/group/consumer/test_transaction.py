@@ -77,7 +77,7 @@ def test_outputs_and_positions_are_published_together(
 def test_error_publishes_nothing_and_input_comes_again(
     path: Path, opened: Callable[..., Any]
 ) -> None:
-    """From the last commit on, or from where the consumer had begun."""
+    """The input begins at the last commit, or at the consumer's start position."""
     one = opened()
     for _ in range(2):
         with pytest.raises(RuntimeError), one.transaction() as transaction:
@@ -95,7 +95,7 @@ def test_error_publishes_nothing_and_input_comes_again(
 
 
 def test_abort_and_explicit_commit(path: Path, opened: Callable[..., Any]) -> None:
-    """Abort is like leaving the block; an ended transaction accepts nothing."""
+    """An abort is like leaving the block; an ended transaction accepts nothing."""
     one = opened()
     transaction = one.transaction()
     drain(one)
@@ -173,7 +173,7 @@ def test_the_two_ways_of_committing_are_not_mixed(
 
 
 def test_consumer_without_a_group_has_none(opened: Callable[..., Any]) -> None:
-    """Nor one that keeps its offsets elsewhere."""
+    """A consumer that keeps its offsets elsewhere cannot begin one either."""
     with pytest.raises(logstore.ConfigError, match="no group"):
         opened(group=None).transaction()
 
@@ -191,7 +191,7 @@ def test_consumer_without_a_group_has_none(opened: Callable[..., Any]) -> None:
 def test_two_members_publish_beside_each_other(
     path: Path, opened: Callable[..., Any]
 ) -> None:
-    """Each keeps the positions of the other."""
+    """Each keeps the published positions of the other."""
     one, two = opened(), opened()
     settle(one, two)
     assert {len(one.assignment()), len(two.assignment())} == {1}
@@ -264,7 +264,7 @@ def test_partition_given_up_in_a_transaction_fails_it(
 def test_owner_that_publishes_for_others_is_used(
     path: Path, opened: Callable[..., Any]
 ) -> None:
-    """The writer's own process may have the store open."""
+    """The process of the writer may have the store open."""
     config = logstore.StoreConfig(publish_for_others=True)
     with logstore.open(path, config=config) as store:
         one = opened()
@@ -350,7 +350,7 @@ def test_hung_holder_of_the_turn_is_passed(
 
 
 def test_too_many_positions_are_refused(path: Path) -> None:
-    """They are kept in 4,096 bytes."""
+    """Positions are kept in 4,096 bytes."""
     with logstore.open(path, read_only=True) as store:
         positions = GroupPositions(store, "g")
         many = {
@@ -381,8 +381,8 @@ def remake(path: Path, *names: str, again: bool = True) -> None:
 def test_positions_of_deleted_topics_are_dropped(
     path: Path, opened: Callable[..., Any]
 ) -> None:
-    """So there may have been any number of them; a topic that is made again begins at
-    its start."""
+    """Any number of topics may have been read over time; a topic that is made again
+    begins at its start."""
     store_with(path, 1, 3, "u")
     store_with(path, 1, 3, "v")
     one = opened(topics=["t", "u", "v"])
@@ -394,13 +394,13 @@ def test_positions_of_deleted_topics_are_dropped(
     with one.transaction() as transaction:
         transaction.append("out", b"x")
     assert positions_in(path) == {T0: 10, T1: 10}
-    # Nothing was read of them since: they do not matter.
+    # Nothing was read of them since: their positions do not matter.
     with one.transaction() as transaction:
         transaction.append("out", b"y")
     deadline = time.monotonic() + 60
     while ("v", 0) not in positions_in(path):
         assert time.monotonic() < deadline
-        # Until it has found that this is another topic, a commit is refused.
+        # A commit is refused until the consumer has noticed that this is another topic.
         with contextlib.suppress(logstore.errors.CommitFailedError):
             copy_some(one)
     assert positions_in(path) == {T0: 10, T1: 10, ("v", 0): 1}
@@ -410,7 +410,7 @@ def test_positions_of_deleted_topics_are_dropped(
 def test_input_of_a_topic_that_was_deleted_meanwhile(
     path: Path, opened: Callable[..., Any]
 ) -> None:
-    """It counts if it is known that nobody else has processed it."""
+    """It counts if it is known that no other member has processed it."""
     store_with(path, 1, 3, "u")
     one = opened(topics=["u"])
     assert copy_some(one, 1) == 1
@@ -422,7 +422,7 @@ def test_input_of_a_topic_that_was_deleted_meanwhile(
     transaction.commit()
     assert outputs(path) == [b"0:0", b"0:1", b"0:2"]
     assert positions_in(path) == {}
-    # Of one that was stopped for long: where it would have to be is not known now.
+    # After a long stop of its member, the position that it needs is unknown.
     with pytest.MonkeyPatch.context() as patch:
         for before in (1, None):
             late = {key: (position, before) for key, (position, _) in state.items()}
@@ -446,7 +446,7 @@ def test_attempt_that_another_member_has_beaten_leaves_no_file(
     monkeypatch: pytest.MonkeyPatch,
     is_conflict: bool,
 ) -> None:
-    """Each attempt stages the records anew."""
+    """Each attempt stages the records again."""
     one = opened()
     one.poll(0, 1)
     identity = identity_of("g")
@@ -511,7 +511,7 @@ def test_first_commit_that_is_published_after_its_time_is_found(
     elsewhere: None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The consumer has seen no commit so far: it continues behind this one. An owner
+    """The consumer has seen no commit so far: it continues after this one. An owner
     that is stopped has taken the request."""
     monkeypatch.setattr(Requester, "_withdraw", lambda *_: False)
     one = opened()
@@ -552,7 +552,7 @@ def test_commit_that_was_taken_back_is_made_again(
 
 @pytest.mark.parametrize("timeout_ms", [-1, 1.5, "1", True])
 def test_bad_timeout_is_refused(opened: Callable[..., Any], timeout_ms: Any) -> None:
-    """Before there is a transaction."""
+    """There is no transaction then."""
     with pytest.raises(logstore.ConfigError, match="timeout_ms"):
         opened().transaction(timeout_ms=timeout_ms)
 
@@ -561,7 +561,7 @@ def test_bad_timeout_is_refused(opened: Callable[..., Any], timeout_ms: Any) -> 
 def test_other_publisher_of_the_identity_is_a_named_error(
     path: Path, metadata: bytes, opened: Callable[..., Any]
 ) -> None:
-    """Nothing is taken for positions that is none. Earlier versions have let others
+    """Foreign metadata are not taken for positions. Earlier versions have let others
     use the identity."""
     with logstore.open(path) as store:
         with stage_for_group(store, identity_of("g"), 1) as stage:
@@ -615,8 +615,8 @@ def test_members_that_are_killed_lose_and_repeat_nothing(path: Path, seed: int) 
         os.waitpid(pid, 0)
     is_done = False
     for _ in range(3):
-        # A commit that a killed one has handed in may be carried out before this one's:
-        # then the records are copied, and the positions have moved.
+        # A commit that a killed member has handed in may be carried out before this
+        # one's: then the records are copied, and the positions have moved.
         with contextlib.suppress(logstore.errors.FencedError), consumer(path) as one:
             while copy_some(one):
                 pass

@@ -1,4 +1,4 @@
-"""Transactions whose end is cut short, and those that are left without an end."""
+"""Transactions whose end is interrupted, or that are never ended."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def path(tmp_path: Path) -> Path:
 def test_second_interrupt_at_any_call_of_an_end_loses_and_repeats_nothing(
     tmp_path: Path, opened: Callable[..., Any], ways_to_end: Callable[..., Any]
 ) -> None:
-    """The first one has ended the transaction without a commit, so what it has read is
-    delivered again, even if that was cut short, too."""
+    """The first one has ended the transaction without a commit, so its input is
+    delivered again, even if that was interrupted, too."""
     path = store_with(tmp_path / "long", 1, 300)
     with logstore.open(path) as store:
         store.create_topic("out")
@@ -40,7 +40,7 @@ def test_second_interrupt_at_any_call_of_an_end_loses_and_repeats_nothing(
         with pytest.raises((RuntimeError, InterruptAtCall.Interrupt)):
             ways_to_end(one, tracer)
         for _ in range(2):
-            # Whoever was left in a transaction is told so, once.
+            # A consumer with an unfinished transaction gets this error once.
             with contextlib.suppress(logstore.errors.CommitFailedError):
                 copied += copy_some(one, 1)
                 break
@@ -90,8 +90,8 @@ def ways_to_end(request: pytest.FixtureRequest) -> Callable[..., Any]:
 def test_transaction_that_is_left_open_is_aborted_by_the_next_one(
     path: Path, opened: Callable[..., Any]
 ) -> None:
-    """Its records are not in the store, so its input comes again. One that nobody has
-    used is none."""
+    """Its records are not in the store, so its input comes again. An unused one does
+    not count as open."""
     one = opened()
     one.transaction()
     left = one.transaction()

@@ -1,4 +1,4 @@
-"""The batches of a group's file: most differ from the one before in numbers only."""
+"""The batches of a group's file: most differ from the previous one in numbers only."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_batch_is_the_same_whatever_was_written_before(
 
 
 def test_batch_of_an_offset_is_the_same_as_from_its_item() -> None:
-    """Whatever was committed before, with a proof or without one."""
+    """Earlier commits make no difference, with a proof or without one."""
     clock = FixedClock(NOW_MS)
     batches, keys = Batches(clock), [TopicPartition("t", number) for number in range(3)]
     for number in range(100):

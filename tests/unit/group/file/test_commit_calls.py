@@ -1,4 +1,4 @@
-"""A commit whose calls are made at once is the same as one made step by step."""
+"""A commit made in one native call equals one made step by step."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class ByCall(Files):
 
 
 class Recorded(Files):
-    """Records commits made in one call, which begin before the append: how many had the
-    right result."""
+    """Records commits made in one call, which begin before the append: the number of
+    calls with the right result."""
 
     def __init__(self) -> None:
         self.made: list[int] = []
@@ -84,7 +84,7 @@ def test_second_commit_is_made_in_one_call(one: OneMember, files: Recorded) -> N
 
 @pytest.mark.parametrize("kind", [Files, ByCall])
 def test_both_ways_write_the_same(tmp_path: Path, kind: type[Files]) -> None:
-    """The bytes of both files, but for the times."""
+    """The bytes of both files are the same, except for the times."""
     found = []
     for at_once in (False, True):
         path = tmp_path / f"{at_once}"
@@ -107,7 +107,7 @@ def test_both_ways_write_the_same(tmp_path: Path, kind: type[Files]) -> None:
 def test_what_another_member_did_is_read_first(
     one: OneMember, files: Recorded, tmp_path: Path
 ) -> None:
-    """Its batch is not overwritten, and what it has locked is waited for."""
+    """Its batch is not overwritten, and its locks are waited for."""
     other = OneMember(tmp_path)
     other.commit(7, T1, durable=True)
     assert not one.file.append_at_once(one.slots, commit_of(1), durable=True)
@@ -116,7 +116,7 @@ def test_what_another_member_did_is_read_first(
     assert offset_in(tmp_path) == 1
     assert offset_in(tmp_path, T1) == 7
     assert other.slots.point.take_turn()
-    # The turn is another member's: the append counts, and the sync waits for it.
+    # Another member has the turn: the append counts, and the sync waits for it.
     assert one.file.append_at_once(one.slots, commit_of(2), durable=False)
     other.slots.point.end_turn()
 
@@ -133,7 +133,7 @@ def test_what_another_member_did_is_read_first(
 def test_end_of_the_file_that_is_not_looked_at_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A planted bug: whatever size the file has is right, and commits are lost."""
+    """A planted bug: any size of the file is accepted, and commits are lost."""
 
     def commit_in_turn(path: Path) -> list[int | None]:
         path.mkdir()
@@ -160,7 +160,7 @@ def test_end_of_the_file_that_is_not_looked_at_is_found(
 def test_taken_turn_and_changed_point_are_synced_step_by_step(
     one: OneMember, files: Recorded, tmp_path: Path
 ) -> None:
-    """Whichever shows that another member syncs, the commit is durable in the end."""
+    """Either one shows that another member syncs; the commit is durable in the end."""
     other = OneMember(tmp_path)
     size = one.file.end.size
     other.slots.point.set(file_id(one), size - 1)
@@ -181,8 +181,8 @@ def test_taken_turn_and_changed_point_are_synced_step_by_step(
 def test_point_that_changes_meanwhile_is_read_again(
     tmp_path: Path, is_doubtful: bool
 ) -> None:
-    """Between the append and the turn to sync: the commit counts, and is durable, or an
-    error says that it may not be."""
+    """It happens between the append and the turn to sync: the commit counts, and is
+    durable, or an error reports that it may not be."""
 
     class Changing(Files):
         def lock_byte(self, fd: int, pos: int) -> bool:
@@ -217,7 +217,7 @@ def test_point_that_changes_meanwhile_is_read_again(
 
 
 def test_point_of_another_file_is_not_written(one: OneMember, tmp_path: Path) -> None:
-    """Then the sync makes the right one durable first."""
+    """Then the sync makes the right file durable first."""
     other = OneMember(tmp_path)
     other.slots.point.set(file_id(one)._replace(inode=3), 5, is_new=True)
     for offset in (1, 2):
@@ -229,7 +229,7 @@ def test_point_of_another_file_is_not_written(one: OneMember, tmp_path: Path) ->
 
 @pytest.mark.parametrize("name", [NAME, f"{NAME}.lock"])
 def test_replaced_file_is_found(one: OneMember, tmp_path: Path, name: str) -> None:
-    """The one that has the name counts."""
+    """The file with the name counts."""
     data = (tmp_path / name).read_bytes()
     (tmp_path / name).unlink()
     (tmp_path / "filler").touch()
@@ -260,8 +260,8 @@ def test_replaced_file_is_found(one: OneMember, tmp_path: Path, name: str) -> No
 def test_refused_call_is_a_named_error_and_leaves_no_lock(
     call: str, name: str, nth: int, error: type[logstore.StorageError] | None
 ) -> None:
-    """Whichever it is. Behind the append the commit counts, and the rest is tried again
-    step by step."""
+    """After a failure of any call after the append, the commit counts, and the rest is
+    tried again step by step."""
     disk = MemoryDisk()
     disk.make_root("/store")
     one = OneMember("/store", files=disk)
@@ -296,7 +296,7 @@ class Interrupted(BaseException):
 def test_interrupt_leaves_no_lock(
     one: OneMember, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
-    """It comes when so many calls were made, before their result is known."""
+    """It comes after the given number of calls, before their result is known."""
 
     def interrupted(
         files: Files, steps: native.Steps, end: int, begin: int = 0
@@ -322,7 +322,7 @@ def test_interrupt_leaves_no_lock(
 def test_append_under_the_mutex_that_is_interrupted_is_taken_back(
     one: OneMember, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
-    """Written in part, or as a whole, it was not told that it counts."""
+    """It was not acknowledged, whether written in part or as a whole."""
 
     def interrupted(
         files: Files, steps: native.Steps, end: int, begin: int = 0
@@ -350,7 +350,7 @@ def test_append_under_the_mutex_that_is_interrupted_is_taken_back(
 def test_sync_with_the_turn_that_is_interrupted_is_known_to_all(
     one: OneMember, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody knows whether it has failed."""
+    """It is unknown whether the sync has failed."""
 
     def interrupted(
         files: Files, steps: native.Steps, end: int, begin: int = 0
@@ -367,7 +367,7 @@ def test_sync_with_the_turn_that_is_interrupted_is_known_to_all(
     assert other.slots.point.now().is_doubtful
     assert other.slots.point.take_turn()
     other.slots.point.end_turn()
-    # The next append writes the file anew.
+    # The next append rewrites the file.
     other.commit(2, durable=True)
     assert not other.slots.point.now().is_doubtful
     assert offset_in(tmp_path) == 2
@@ -377,7 +377,7 @@ def test_sync_with_the_turn_that_is_interrupted_is_known_to_all(
 def test_file_that_is_large_enough_is_written_anew(
     one: OneMember, files: Recorded, tmp_path: Path
 ) -> None:
-    """Step by step."""
+    """The commit is made step by step."""
     one.file._rewrite_at = one.file.end.size + 100
     one.commit(1, durable=True)
     assert files.made == []
@@ -386,7 +386,7 @@ def test_file_that_is_large_enough_is_written_anew(
 
 
 def test_batch_is_the_same_as_from_the_encoder() -> None:
-    """This holds even if it was made from the batch before."""
+    """This holds even if it was derived from the previous batch."""
     rng = random.Random(1)
     files = Files()
     vars(files)["now_ms"] = lambda: now
@@ -412,8 +412,8 @@ def test_batch_is_the_same_as_from_the_encoder() -> None:
 
 
 def test_commit_of_an_offset_is_the_same_as_of_an_item(tmp_path: Path) -> None:
-    """The bytes of the file, and what a member knows of them; it leaves alone what has
-    to be done step by step."""
+    """The bytes of the file, and the state of the member, are the same; commits that
+    need several steps are declined."""
     found = []
     for plain in (False, True):
         path = tmp_path / f"{plain}"
@@ -448,7 +448,7 @@ def test_commit_of_an_offset_is_the_same_as_of_an_item(tmp_path: Path) -> None:
 
 
 def test_only_so_many_batches_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """This holds even for a group of very many partitions."""
+    """This holds even for a group with very many partitions."""
     monkeypatch.setattr(batches_module, "_KEYS_MAX", 3)
     one = Batches(Files())
     for number in range(10):

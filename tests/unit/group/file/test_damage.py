@@ -1,4 +1,4 @@
-"""Damage of a group's file, and what an append leaves that was cut short."""
+"""Damage of a group's file, and the remains of an interrupted append."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FIRST = batch(OFFSET, [(b"k", b"v")], -1, control=False, sequence=-1)
 
 @pytest.mark.parametrize("size", [0, 1, 7, 8, 9, 16, 17, len(FIRST) - 1])
 def test_beginning_of_the_batch_may_be_torn(size: int) -> None:
-    """And zeros in its place: a file system had no time for more."""
+    """Zeros may be in its place: the file system had not written more."""
     assert may_be_torn(FIRST[:size], OFFSET)
     assert may_be_torn(bytes(size), OFFSET)
     if size == 0 or size >= 8:
@@ -33,9 +33,9 @@ def test_bytes_that_no_append_begins_with_are_damage() -> None:
 
 
 def test_whole_batch_behind_a_torn_one_is_found() -> None:
-    """Then something was appended since: it is damage, and nothing is cut."""
+    """Another append followed: it is damage, and nothing is cut."""
     second = batch(OFFSET + 1, [(b"k", b"v")], -1, control=False, sequence=-1)
-    assert whole_batch(FIRST) is None  # at the beginning it is none after another
+    assert whole_batch(FIRST) is None  # at the beginning, not after another
     assert whole_batch(FIRST[:-1]) is None
     assert whole_batch(FIRST[:-1] + second) == len(FIRST) - 1
     assert whole_batch(bytes(30) + second + b"\0") == 30
@@ -56,7 +56,7 @@ def rest(data: bytes, pos: int = 100, *, unsupported: bool = False) -> TrailingB
 @pytest.mark.parametrize(
     ("found", "point", "reason"),
     [
-        # Cut short, and no sync has covered it: a crash, or an append under way.
+        # Cut short, and covered by no sync: a crash, or an append in progress.
         (rest(FIRST[:20]), UNKNOWN, ""),
         (rest(FIRST[:20]), GroupDurablePoint(FILE, 100, is_of_this_boot=True), ""),
         (
@@ -69,16 +69,17 @@ def rest(data: bytes, pos: int = 100, *, unsupported: bool = False) -> TrailingB
             GroupDurablePoint(FILE, 101, is_of_this_boot=False),
             "durable",
         ),
-        # The point of another file says nothing; its number alone may be the same.
+        # The point of another file does not count; only its inode number may be the
+        # same.
         (rest(FIRST[:20]), GroupDurablePoint(FILE._replace(inode=6), 999, True), ""),
         (rest(FIRST[:20]), GroupDurablePoint(FileId(5, b"b" * 12), 999, True), ""),
-        # Until a first batch was read, the number alone tells whose it is.
+        # Until a first batch was read, the file is identified by the number alone.
         (
             rest(FIRST[:20], 0),
             GroupDurablePoint(FileId(5, b"b" * 12), 9, True),
             "durable",
         ),
-        # No append has left it, unless the machine has stopped since the last sync.
+        # An append leaves this only if the machine has stopped since the last sync.
         (rest(GARBAGE), UNKNOWN, "no append began there"),
         (rest(GARBAGE), GroupDurablePoint(FILE, 100, True), "no append began there"),
         (rest(GARBAGE), GroupDurablePoint(FILE, 100, False), ""),
@@ -89,7 +90,8 @@ def rest(data: bytes, pos: int = 100, *, unsupported: bool = False) -> TrailingB
 def test_rest_is_damage_or_is_cut_off(
     found: TrailingBytes, point: GroupDurablePoint, reason: str
 ) -> None:
-    """By what is durable of which file, and by how it begins."""
+    """The decision depends on the durable point, the identity of the file, and the
+    beginning of the rest."""
     if not reason:
         found.check("/file", FILE, point)
         return
@@ -99,7 +101,7 @@ def test_rest_is_damage_or_is_cut_off(
 
 
 def test_rest_of_a_later_version_is_no_damage() -> None:
-    """Unless a sync has covered it: then all of it was read before."""
+    """It is damage if a sync has covered it: then all of it was read before."""
     found = rest(GARBAGE, unsupported=True)
     with pytest.raises(
         logstore.errors.UnsupportedError, match="unknown format: it fails"

@@ -31,7 +31,7 @@ def opened(root: Directory) -> SharedPoint:
 
 
 def test_durable_point_is_of_one_file(root: Directory) -> None:
-    """And of one start of the machine."""
+    """It also belongs to one start of the machine."""
     one = opened(root)
     assert one.now()[:3] == (FileId(), 0, False)
     one.set(FILE, 7, is_new=True)
@@ -41,7 +41,7 @@ def test_durable_point_is_of_one_file(root: Directory) -> None:
 def test_point_is_that_of_the_bytes_whichever_were_read_before(
     root: Directory,
 ) -> None:
-    """Bytes that were seen last are not parsed again; others are."""
+    """Bytes equal to the last ones are not parsed again; others are."""
     shared, found = opened(root), list[tuple[bytes, int]]()
     for size in (5, 5, 7):
         shared.set(FILE, size, is_new=size == 5)
@@ -54,7 +54,7 @@ def test_point_is_that_of_the_bytes_whichever_were_read_before(
 def test_new_durable_point_is_in_the_place_of_all_before(
     root: Directory, first: bytes
 ) -> None:
-    """The number of a file comes again: what an earlier one had says nothing."""
+    """Numbers of files are reused: the point of an earlier file does not apply."""
     one = opened(root)
     one.set(FILE, 7, is_new=True)
     one.set(FILE, 90)
@@ -65,7 +65,7 @@ def test_new_durable_point_is_in_the_place_of_all_before(
 
 
 def test_later_durable_point_of_another_file_does_not_count(root: Directory) -> None:
-    """Not even with the same number."""
+    """This holds even if the number is the same."""
     one = opened(root)
     one.set(FILE, 7, is_new=True)
     one.set(FileId(FILE.inode, b"b" * 12), 90)
@@ -91,7 +91,7 @@ def test_doubt_is_seen_by_all_until_the_next_durable_point(
 
 
 def test_doubt_ends_with_the_start_of_the_machine(tmp_path: Path) -> None:
-    """Data that is read then is on disk."""
+    """All data that is read then is on disk."""
     first = opened(Directory.open_root(Files(), str(tmp_path)))
     first.set(FILE, 6, is_new=True)
     first.doubt(FILE)
@@ -123,7 +123,7 @@ def test_durable_point_whose_sync_failed_says_so(tmp_path: Path, change: str) ->
 
 
 def test_doubt_can_be_made_durable(tmp_path: Path) -> None:
-    """By a member that does not know whether the one that doubted has done it."""
+    """The member does not know whether the one that doubted has done it."""
     files = Counted()
     one = opened(Directory.open_root(files, str(tmp_path)))
     one.set(FILE, 7, is_new=True)

@@ -1,4 +1,4 @@
-"""The file of a group: what is committed, after whatever has happened to it."""
+"""The file of a group: committed offsets, after failures of every kind."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ NAME = ".logstore-group-g"
 
 @pytest.fixture(autouse=True, params=[False, True], ids=["in steps", "at once"])
 def at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run each test with both ways of making a commit."""
+    """Run each test with both implementations of a commit."""
     monkeypatch.setattr(OneMember, "at_once", request.param)
 
 
@@ -63,7 +63,7 @@ def size_on(disk: MemoryDisk) -> int:
     return next(len(data) for path, data in disk.tree().items() if path.endswith(NAME))
 
 
-# ------------------------------------------------------------------ what it has
+# ------------------------------------------------------------------ contents
 
 
 def test_last_commit_counts(one: OneMember, tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_last_commit_counts(one: OneMember, tmp_path: Path) -> None:
 
 
 def test_removed_commit_counts_no_more(one: OneMember, tmp_path: Path) -> None:
-    """A record without a value takes it away."""
+    """A record without a value removes it."""
     one.commit(3)
     one.commit(4, T1)
     one.file.append(one.slots, removed=[T0])
@@ -90,7 +90,7 @@ def test_removed_commit_counts_no_more(one: OneMember, tmp_path: Path) -> None:
 
 
 def test_state_is_read_as_written(one: OneMember, tmp_path: Path) -> None:
-    """Members, table, topics, way of committing."""
+    """Members, table, topics, way to commit."""
     member = Member("m-0", 0, "i", ("t",), "t.*", (T0, T1), True)
     rows = {T0: AssignmentRow(0, "ab" * 16), T1: AssignmentRow(7, "")}
     state = GroupState(5, "range", "commits", (member,), rows, {"t": (0, 1)}, 9)
@@ -105,7 +105,7 @@ def test_state_is_read_as_written(one: OneMember, tmp_path: Path) -> None:
 
 
 def test_file_of_an_unknown_group_says_which(one: OneMember) -> None:
-    """A list of all groups of a store needs it."""
+    """It is needed to list all groups of a store."""
     one.commit(3)
     file = GroupFile(one.root, NAME)
     file.refresh()
@@ -126,12 +126,12 @@ def test_file_of_an_unknown_group_says_which(one: OneMember) -> None:
     ],
 )
 def test_id_is_escaped(group: str, name: str) -> None:
-    """So that no two groups have one file."""
+    """No two groups have the same file."""
     assert layout.group_file(group) == f".logstore-group-{name}"
 
 
 def test_long_id_has_its_digest_as_a_name() -> None:
-    """More than 180 bytes; the lock file's name fits, too."""
+    """It has more than 180 bytes; the lock file's name fits, too."""
     names = {layout.group_file("x" * n) for n in (181, 300, 10_000)}
     assert len(names) == 3
     assert all(name.startswith(".logstore-group-%sha256-") for name in names)
@@ -142,7 +142,7 @@ def test_long_id_has_its_digest_as_a_name() -> None:
 
 @pytest.mark.parametrize("group", ["", "a\0b", "x" * 10_001, "\ud800", 5, None])
 def test_bad_id_is_refused(group: str) -> None:
-    """Nothing is made."""
+    """No file is made."""
     with pytest.raises(logstore.ConfigError, match="bad group id") as caught:
         layout.group_file(group)
     assert caught.value.name == "group"
@@ -173,7 +173,7 @@ def commit_in_turn(path: Path, rounds: int) -> list[int | None]:
 
 
 def test_tail_is_read_again_before_each_append(tmp_path: Path) -> None:
-    """So no commit of another member is overwritten."""
+    """No commit of another member is overwritten."""
     assert commit_in_turn(tmp_path, 20) == [19, 19]
 
 
@@ -201,7 +201,7 @@ class CountedSyncs(Files):
 
 
 def test_durable_commit_is_synced_once(tmp_path: Path) -> None:
-    """A sync that covers it is enough."""
+    """One sync that covers it is enough."""
     files = CountedSyncs()
     one = OneMember(tmp_path, files=files)
     one.commit(1)
@@ -218,7 +218,7 @@ def test_durable_commit_is_synced_once(tmp_path: Path) -> None:
 def test_sync_does_not_wait_for_ever(
     one: OneMember, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The member that has the turn is stuck."""
+    """Another member has the turn and is stuck."""
     monkeypatch.setattr(group_log_module, "_SYNC_WAIT_S", 0.01)
     other = OneMember(tmp_path)
     assert other.slots.point.take_turn()
@@ -247,7 +247,7 @@ def test_failed_sync_is_an_error_until_the_file_is_written_anew() -> None:
 
 
 def test_full_disk_leaves_the_file_as_it_was() -> None:
-    """A commit that has no room is none, and the next one with room works."""
+    """A commit that has no room does not count, and the next one with room works."""
     disk = MemoryDisk()
     disk.make_root("/store")
     one = OneMember("/store", files=disk)
@@ -280,7 +280,7 @@ def test_kill_in_the_middle_of_an_append_is_cut_off() -> None:
 
 @pytest.mark.parametrize("call", range(1, 30))
 def test_failing_call_loses_no_commit(call: int) -> None:
-    """Whichever call fails, and however often: what was committed before is there."""
+    """Any call may fail, any number of times: earlier commits are still there."""
     disk = MemoryDisk()
     disk.make_root("/store")
     one = OneMember("/store", files=disk)
@@ -346,7 +346,7 @@ def three_commits(path: Path, *, durable: bool) -> list[int]:
 
 
 def test_every_torn_tail_is_cut(tmp_path: Path) -> None:
-    """At each length: what is whole counts."""
+    """At each length, whole batches count."""
     ends = three_commits(tmp_path, durable=False)
     data = file_in(tmp_path).read_bytes()
     for size in some(range(len(data) + 1), 40):
@@ -432,7 +432,7 @@ def test_damage_after_a_power_failure_is_cut(tmp_path: Path) -> None:
     "data", [b"hello", b"\1" * 100, b"PK\3\4" + bytes(60), b"\0" * 16 + b"\1"]
 )
 def test_file_of_someone_else_stays(tmp_path: Path, data: bytes) -> None:
-    """No append has begun there."""
+    """No append writes such bytes."""
     file_in(tmp_path).write_bytes(data)
     with pytest.raises(logstore.errors.CorruptCheckpointError):
         offset_in(tmp_path)
@@ -440,7 +440,7 @@ def test_file_of_someone_else_stays(tmp_path: Path, data: bytes) -> None:
 
 
 def test_file_of_another_group_is_refused(tmp_path: Path) -> None:
-    """One that was copied, for example."""
+    """It was copied, for example."""
     three_commits(tmp_path, durable=True)
     data = file_in(tmp_path).read_bytes()
     (tmp_path / ".logstore-group-h").write_bytes(data)
@@ -511,7 +511,7 @@ def test_later_version_is_refused(one: OneMember, tmp_path: Path) -> None:
     ],
 )
 def test_malformed_header_is_damage(one: OneMember, wrong: dict[str, object]) -> None:
-    """Whatever is in it."""
+    """The header may contain anything."""
     group_record(one, {**GOOD, **wrong})
     with pytest.raises(logstore.errors.CorruptCheckpointError, match="malformed"):
         one.file.refresh()
@@ -539,7 +539,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_file_is_written_anew_when_it_is_large(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Four times the bytes of what counts; other members continue in the new one."""
+    """It is rewritten at four times the size of its live records; other members
+    continue in the new one."""
     small(monkeypatch)
     one, two = OneMember(tmp_path), OneMember(tmp_path)
     one.file.append(one.slots, state=GroupState(3, "range", "commits"))
@@ -556,7 +557,7 @@ def test_file_is_written_anew_when_it_is_large(
 def test_failure_to_write_anew_is_none_of_the_commit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The commit counts; it is tried again later."""
+    """The commit counts; the rewrite is tried again later."""
     small(monkeypatch)
     disk = MemoryDisk()
     disk.make_root("/store")
@@ -577,7 +578,8 @@ def test_failure_to_write_anew_is_none_of_the_commit(
 def test_power_failure_keeps_durable_commits(
     model: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At each moment, in whatever state it leaves the disk; and the group continues."""
+    """The failure comes at each moment, and leaves the disk in any state; the group
+    continues."""
     small(monkeypatch)
     rng = random.Random(seed)
     disk = MemoryDisk(model=model, seed=seed)

@@ -1,6 +1,5 @@
-"""A file of a group that is damaged, or another log's, is an error of every call that
-reads it: no call takes it for a new group, or returns an older offset.
-"""
+"""A group's file that is damaged, or belongs to another log, is an error of every call
+that reads it: no call takes it for a new group, or returns an older offset."""
 
 from __future__ import annotations
 
@@ -22,8 +21,8 @@ from support.groups import T0, OneMember, consumer, drain, store_with
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A group with the committed offsets 10, 20, and 30, one after the other, all of
-    its file durable."""
+    """A group with the committed offsets 10, 20, and 30, one after the other; all of
+    its file is durable."""
     store_with(tmp_path / "s", 1, 100)
     with consumer(tmp_path / "s") as one:
         drain(one)
@@ -58,7 +57,7 @@ DAMAGES: dict[str, Callable[[Path, bytes], bytes]] = {
 @pytest.fixture(params=DAMAGES)
 def damaged(request: pytest.FixtureRequest, path: Path) -> Path:
     file = group_file(path)
-    # In place: the lock file knows which file it was.
+    # In place: the lock file knows the identity of the file.
     file.write_bytes(DAMAGES[request.param](path, file.read_bytes()))
     return path
 
@@ -101,7 +100,7 @@ def reset_dry(path: Path) -> Any:
 def test_damaged_file_is_an_error_of_each_call(
     damaged: Path, call: Callable[[Path], Any]
 ) -> None:
-    """It has a separate name, and the file stays as it is."""
+    """The error has its own class, and the file is unchanged."""
     before = group_file(damaged).read_bytes()
     with pytest.raises(
         logstore.errors.CorruptCheckpointError, match="the group's file"
@@ -119,7 +118,7 @@ def test_damaged_file_is_a_problem_of_the_list(damaged: Path) -> None:
 
 
 def test_member_that_lives_is_told_of_damage(path: Path) -> None:
-    """It gets the error as soon as it looks at the file."""
+    """It gets the error as soon as it reads the file."""
     with consumer(path) as one:
         drain(one)
         file = group_file(path)
@@ -132,7 +131,7 @@ def test_member_that_lives_is_told_of_damage(path: Path) -> None:
 
 @pytest.mark.parametrize("size", [1, 30, 90])
 def test_append_that_was_cut_short_is_no_damage(tmp_path: Path, size: int) -> None:
-    """It may be under way, or was never finished."""
+    """It may be in progress, or was never finished."""
     one, other = OneMember(tmp_path), OneMember(tmp_path)
     one.commit(1)
     assert other.offset() == 1
@@ -149,7 +148,7 @@ def test_append_that_was_cut_short_is_no_damage(tmp_path: Path, size: int) -> No
 
 
 def test_positions_of_a_copy_are_lowered_with_the_lock_of_the_group(path: Path) -> None:
-    """The one that its members take."""
+    """The lock is the mutex of its members."""
     copy = path.parent / "copy"
     with logstore.open(path) as store:
         store["t"][0].truncate_to(20)

@@ -34,7 +34,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class OneNumber(Files):
-    """Each file has the number of the one before, as a file system may give it."""
+    """Each new file has the inode number of the previous one, as on some file
+    systems."""
 
     syncs = 0
 
@@ -50,7 +51,7 @@ class OneNumber(Files):
 
 
 def in_a_second_file(path: Path, files: Files) -> OneMember:
-    """A member whose first file was durable to its end, and is no more."""
+    """A member whose first file was durable to its end, and was replaced."""
     one = OneMember(path, files=files)
     for offset in range(100):
         before = one.file.end.size
@@ -130,7 +131,7 @@ def kill_at_sync(disk: MemoryDisk, nth: int) -> None:
 def check_survives(
     disk: MemoryDisk, offset: int, key: layout.TopicPartition = T0
 ) -> None:
-    """A durable commit is there whatever a power failure leaves."""
+    """A durable commit survives, whatever state a power failure leaves."""
     for seed in range(8):
         for words, nodes in cuts(disk.moment(), random.Random(seed), 8):
             found = offset_in("/store", key, files=MemoryDisk(nodes))
@@ -139,7 +140,8 @@ def check_survives(
 
 @pytest.mark.parametrize("nth", [1, 2])
 def test_name_is_durable_after_a_kill(nth: int) -> None:
-    """1: of the member that made the file. 2: of the one that has written it anew."""
+    """Sync 1 is by the member that made the file, sync 2 by the one that rewrites
+    it."""
     disk = MemoryDisk()
     disk.make_root("/store")
     one = OneMember("/store", files=disk)
@@ -192,7 +194,7 @@ def test_file_that_cannot_be_replaced_keeps_its_durable_point() -> None:
 
 
 def test_member_in_an_old_file_makes_the_new_name_durable() -> None:
-    """Another has renamed the new one, and was killed then."""
+    """Another member has renamed the new one, and was killed then."""
     disk = MemoryDisk()
     disk.make_root("/store")
     one, other = OneMember("/store", files=disk), OneMember("/store", files=disk)
@@ -263,7 +265,7 @@ def test_durable_commit_is_behind_no_bytes_of_a_failed_sync(
 
 
 def test_failed_sync_of_a_compaction_is_known_to_the_others() -> None:
-    """The old file stays, and another sync of it says nothing."""
+    """The old file stays, and another sync of it proves nothing."""
     disk = MemoryDisk()
     disk.make_root("/store")
     one = OneMember("/store", files=disk)
@@ -295,14 +297,14 @@ def test_commit_that_is_appended_and_not_durable_says_so(
     unlock, times = disk.unlock_byte, 1 << 60 if is_for_ever else 1
 
     def fail_from_now_on(fd: int, pos: int) -> None:
-        """Behind the append: from the end of the mutex on."""
+        """The failures begin after the append, at the end of the mutex."""
         unlock(fd, pos)
         disk.heal()
         disk.fail(method, name=f"{NAME}.lock", times=times)
 
     with monkeypatch.context() as patch:
         patch.setattr(disk, "unlock_byte", fail_from_now_on)
-        # One that can be tried again is none at all.
+        # A failure that can be retried is not reported.
         with contextlib.suppress(logstore.errors.SyncFailedError):
             one.commit(3, durable=True)
     disk.heal()
@@ -312,7 +314,7 @@ def test_commit_that_is_appended_and_not_durable_says_so(
 
 
 def test_turn_to_sync_that_cannot_be_taken_is_none_of_the_commit() -> None:
-    """When the file would be rewritten: the commit is there already."""
+    """The file is due for a rewrite: the commit is there already."""
     disk = MemoryDisk()
     disk.make_root("/store")
     one = OneMember("/store", files=disk)

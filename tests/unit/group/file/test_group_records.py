@@ -1,4 +1,4 @@
-"""The records of a group that count, without a file."""
+"""The live records of a group, without a file."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def read(*items: Item, group: str = "g") -> GroupRecords:
 
 
 def test_read_and_noted_records_say_the_same() -> None:
-    """A member knows what it has appended as another one reads it."""
+    """The state after an append equals the state after reading it."""
     items = items_of(4, 5, state=STATE) + BATCHES.items("g", (), [T1])
     noted = GroupRecords("/store/file", "g")
     noted.note(items, STATE)
@@ -52,7 +52,7 @@ def test_read_and_noted_records_say_the_same() -> None:
 
 
 def test_records_that_count_say_the_same_in_another_file() -> None:
-    """They are written so when the file is compacted."""
+    """They are written in this form when the file is compacted."""
     found = read(*items_of(4, state=STATE), *items_of(9))
     again = read(*found.items())
     assert len(found.items()) == 2
@@ -73,7 +73,7 @@ def test_another_file_begins_without_offsets() -> None:
 
 
 def test_state_that_is_removed_keeps_generation_and_way() -> None:
-    """The next generation is a higher one, and commits in the same way."""
+    """The next generation is higher, and commits in the same way."""
     state, key = items_of(state=STATE)[0], items_of(state=STATE)[0][0]
     found = read(state, (key, None, None))
     assert found.state == GroupState(3, way="commits")
@@ -107,7 +107,7 @@ def test_wrong_record_is_damage(items: list[Item], position: int, reason: str) -
 def test_offset_that_cannot_be_read_is_an_error_when_it_is_asked_for(
     value: bytes, error: type[Exception]
 ) -> None:
-    """The others count."""
+    """The other offsets count."""
     other = BATCHES.items("g", [OffsetCommit("g", *T1, 8, commit_ms=1)])
     found = read((items_of(4)[0][0], value, None), *other)
     with pytest.raises(error):

@@ -1,4 +1,4 @@
-"""The open lock file of a group: its locks are no child's, its errors name it."""
+"""The open lock file of a group: its locks are not inherited, its errors name it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def opened(root: Directory) -> Slots:
 
 
 def held_after_the_end_of_a_parent(root: Directory) -> bool:
-    """Whether a lock is held on by the child of a process that has ended."""
+    """Whether the child of a process that has ended still holds a lock."""
     ready, begin = os.pipe()
     pid = os.fork()
     if pid == 0:

@@ -1,4 +1,4 @@
-"""The lock file of a group: one member each slot, one holder each partition."""
+"""The lock file of a group: one member per slot, one holder per partition."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def opened(root: Directory) -> Slots:
 
 
 def test_group_without_members_has_no_lock_file(root: Directory) -> None:
-    """Looking at a group makes no file."""
+    """Listing a group makes no file."""
     with pytest.raises(FileNotFoundError):
         LockFile(root, NAME)
     assert root.names() == []
@@ -60,7 +60,7 @@ def test_mutex_excludes_another_member_of_the_same_process(root: Directory) -> N
 
 
 def test_mutex_is_free_after_an_error(root: Directory) -> None:
-    """Whatever the work raises."""
+    """The error may be of any type."""
     one, two = opened(root), opened(root)
 
     def interrupted() -> None:
@@ -72,7 +72,7 @@ def test_mutex_is_free_after_an_error(root: Directory) -> None:
 
 
 def test_mutex_is_waited_for(root: Directory) -> None:
-    """It is waited for as long as the caller says."""
+    """It is waited for up to the given timeout."""
     one, two = opened(root), opened(root)
     ends = []
 
@@ -113,7 +113,7 @@ def test_slots_are_taken_lowest_first(root: Directory) -> None:
 
 
 def test_slots_may_be_left_out(root: Directory) -> None:
-    """Slots with another meaning are left out although they are free."""
+    """Slots with another meaning are skipped although they are free."""
     one, two = opened(root), opened(root)
     assert one.join(100, {0, 2}) == 1
     assert two.join(100, range(MEMBERS_MAX)) is None
@@ -129,7 +129,8 @@ def test_slots_are_limited(root: Directory, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_member_says_who_it_is(root: Directory, monkeypatch: Any) -> None:
-    """Its process, when it joined, and when it polled last, by both clocks."""
+    """Its process, the time at which it joined, and the time of its last poll, by both
+    clocks."""
     now = {"wall": 5_000, "at": 70.0}
     monkeypatch.setattr(Files, "now_ms", lambda _: now["wall"])
     monkeypatch.setattr(Files, "monotonic", lambda _: now["at"])
@@ -162,8 +163,8 @@ def test_member_is_stuck_after_its_interval(at_ms: int, stuck: int | None) -> No
 
 
 def test_member_of_an_earlier_version_is_not_stuck(root: Directory) -> None:
-    """It writes its times over the first ones of who had the slot before; and where
-    nobody has written, nothing is known."""
+    """It overwrites only the first times of the slot's former member; without such an
+    entry, nothing is known."""
     one = opened(root)
     one.join(100)
     path = root.path_of(one.name)
@@ -176,7 +177,7 @@ def test_member_of_an_earlier_version_is_not_stuck(root: Directory) -> None:
 
 
 def test_partition_has_one_holder(root: Directory) -> None:
-    """And the file says which slot it has."""
+    """The file has the slot of the holder."""
     one, two = opened(root), opened(root)
     one.join(100)
     two.join(100)
@@ -193,7 +194,7 @@ def test_partition_has_one_holder(root: Directory) -> None:
 
 
 def test_locks_of_many_rows_are_found(root: Directory) -> None:
-    """Whoever holds them, and wherever there are gaps."""
+    """They are found for each holder, and with gaps anywhere."""
     members = [opened(root) for _ in range(3)]
     for row in range(0, 300, 2):
         assert members[row % 3].take(row)
@@ -213,7 +214,7 @@ def test_leaving_gives_everything_back(root: Directory) -> None:
 
 
 def test_end_of_a_process_frees_its_locks(root: Directory) -> None:
-    """This includes an end by SIGKILL."""
+    """This includes SIGKILL."""
     ready, begin = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -245,7 +246,7 @@ def test_turns_exclude(root: Directory) -> None:
 
 
 def test_wake_is_reported(root: Directory) -> None:
-    """To those that watch the lock file; so is the end of a member."""
+    """Watchers of the lock file get a report; the end of a member is reported, too."""
     one, two = opened(root), opened(root)
     files = root.files
     watch = files.new_watch()
@@ -262,8 +263,8 @@ def test_wake_is_reported(root: Directory) -> None:
 
 
 def test_wake_needs_no_room(root: Directory) -> None:
-    """The first byte of the file may find none on a full disk: a member that leaves
-    raises nothing, since the others look in any case."""
+    """The first byte of the file may find no room on a full disk: a member that leaves
+    raises nothing, since the others check in any case."""
     one = opened(root)
 
     class Full(Files):
@@ -275,7 +276,7 @@ def test_wake_needs_no_room(root: Directory) -> None:
 
 
 def test_names_are_reported_without_what_is_written(root: Directory) -> None:
-    """So that commits do not wake everyone."""
+    """Writes are not, so that commits do not wake every process."""
     files = root.files
     watch = files.new_watch()
     with root.use() as fd:

@@ -1,4 +1,4 @@
-"""An open file of a group: what its members know of its durability."""
+"""An open file of a group, and its durability as known to the members."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def opened(disk: MemoryDisk) -> tuple[SyncedFile, Slots]:
 
 
 def test_file_is_named_by_its_first_batch(disk: MemoryDisk) -> None:
-    """Its number may come again."""
+    """Its inode number may be reused."""
     file, slots = opened(disk)
     assert file.id == FileId(file.identity[1])
     file.begin(slots.point, DATA)
@@ -50,7 +50,7 @@ def test_file_is_named_by_its_first_batch(disk: MemoryDisk) -> None:
 def test_file_is_synced_unless_the_point_is_of_it(
     disk: MemoryDisk, size: int, *, is_synced: bool
 ) -> None:
-    """A point of another file, -1, or beyond the end: it was put there."""
+    """The point is of another file, -1, or beyond the end: it was restored."""
     file, slots = opened(disk)
     file.begins_with(DATA)
     disk.write(file.fd, DATA, 0)
@@ -64,7 +64,7 @@ def test_file_is_synced_unless_the_point_is_of_it(
 
 
 def test_failed_sync_is_known_to_all_members(disk: MemoryDisk) -> None:
-    """Until another file has the durable point."""
+    """It is known until another file has a durable point."""
     file, slots = opened(disk)
     file.begin(slots.point, DATA)
     other, its_slots = opened(disk)
@@ -84,7 +84,7 @@ def test_failed_sync_is_known_to_all_members(disk: MemoryDisk) -> None:
 def test_point_that_another_member_could_not_sync_does_not_count(
     disk: MemoryDisk,
 ) -> None:
-    """A power failure would take it, and what is appended meanwhile would be damage."""
+    """A power failure would remove it, and later appends would look like damage."""
     file, slots = opened(disk)
     file.begins_with(DATA)
     disk.write(file.fd, DATA, 0)
@@ -101,8 +101,8 @@ def test_point_that_another_member_could_not_sync_does_not_count(
 
 
 def test_doubt_is_durable_before_the_file_is_confirmed(disk: MemoryDisk) -> None:
-    """A second durable point does that: it says which file may be torn after a power
-    failure."""
+    """A second durable point does that: it names the file that may be torn after a
+    power failure."""
     file, slots = opened(disk)
     file.begins_with(DATA)
     disk.write(file.fd, DATA, 0)
@@ -124,7 +124,7 @@ def test_doubt_is_durable_before_the_file_is_confirmed(disk: MemoryDisk) -> None
 def test_look_before_an_append_reads_the_point_once(
     disk: MemoryDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether the file is confirmed already, or only now."""
+    """It is confirmed already, or only now."""
     file, slots = opened(disk)
     file.begin(slots.point, DATA)
     disk.write(file.fd, DATA, 0)

@@ -37,7 +37,7 @@ def test_range_gives_consecutive_partitions_of_each_topic() -> None:
 
 
 def test_roundrobin_gives_in_turn_over_all_topics() -> None:
-    """Members that did not ask for a topic are left out."""
+    """Members that did not subscribe to a topic are left out."""
     who = [*members(2, ["a", "b"]), GroupSubscription("m2", frozenset("b"))]  # not "a"
     found = numbers("roundrobin", who, {"a": range(3), "b": range(3)})
     assert found == {"m0": ["a-0", "a-2", "b-2"], "m1": ["a-1", "b-0"], "m2": ["b-1"]}
@@ -58,7 +58,8 @@ def test_sticky_moves_only_what_must_move() -> None:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("seed", range(30))
 def test_every_partition_has_one_taker(name: str, seed: int) -> None:
-    """If any member asks for its topic; and the order of the members says nothing."""
+    """Each partition with a subscriber is assigned; the order of the members does not
+    matter."""
     rng = random.Random(seed)
     topics = {t: range(rng.randrange(1, 9)) for t in "abc"}
     who = [
@@ -103,14 +104,14 @@ def test_sticky_is_balanced_over_a_history(seed: int) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_more_members_than_partitions_leave_some_without(name: str) -> None:
-    """They are members all the same."""
+    """They stay members."""
     found = numbers(name, members(3), {"t": range(2)})
     assert sorted(map(len, found.values())) == [0, 1, 1]
     assert numbers(name, members(2), {}) == {"m0": [], "m1": []}
 
 
 def test_static_members_keep_their_order() -> None:
-    """Whatever id they get this time."""
+    """The order does not depend on their ids."""
     who = [
         GroupSubscription("z", frozenset("t"), (), "first"),
         GroupSubscription("a", frozenset("t"), (), "second"),
@@ -133,7 +134,7 @@ class Own:
 
 
 def test_own_assignor_may_leave_partitions_out() -> None:
-    """And members."""
+    """It may leave members out, too."""
     own: Assignor = Own({"m1": [("t", 0)]})
     found = checked_assignment(assignor_of(own), members(2), {"t": range(3)})
     assert found == {"m0": (), "m1": (TopicPartition("t", 0),)}
@@ -152,7 +153,8 @@ def test_own_assignor_may_leave_partitions_out() -> None:
 def test_wrong_answer_is_refused(
     answer: Mapping[str, Iterable[tuple[str, int]]],
 ) -> None:
-    """A partition twice, one that is not there or not asked for, an unknown member."""
+    """A partition twice, one that does not exist or is not subscribed, an unknown
+    member."""
     with pytest.raises(logstore.ConfigError, match="stays as it is"):
         checked_assignment(Own(answer), members(2), {"t": range(3), "u": range(1)})
 

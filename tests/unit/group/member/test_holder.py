@@ -1,4 +1,4 @@
-"""Partitions of a member: those that it has locked, as the group knows it."""
+"""Partitions of a member: the ones that it has locked, according to the group."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def holder(group: OpenGroup) -> PartitionHolder:
 def test_holds_only_says_what_a_check_has_found(
     holder: PartitionHolder, group: OpenGroup
 ) -> None:
-    """The state must be checked, and the partition must have the same row in it."""
+    """The state must be checked, and must have the same row for the partition."""
     state = group.file.state
     assert not holder.holds(A, state)
     holder.check_holds([A])

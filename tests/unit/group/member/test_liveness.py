@@ -1,4 +1,4 @@
-"""How a member finds others that are stuck, or do not take their partitions."""
+"""How a member detects others that are stuck, or do not take their partitions."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> int:
 def test_member_that_hangs_is_reported_once_each_time(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Once for each time that it hangs."""
+    """Each time it hangs, one report is made."""
     others, slots = made()
     caplog.set_level(logging.WARNING)
     for _ in range(2):
@@ -111,7 +111,7 @@ def test_member_that_does_not_take_its_partition_is_idle_after_a_second() -> Non
     assert others.idle(STATE, "me") == {"one"}
     slots.held = {1, 2}
     assert others.idle(STATE, "me") == frozenset()
-    slots.held = {2}  # it has given it back, and has a second again
+    slots.held = {2}  # it has given up the partition, and has a second again
     assert others.idle(STATE, "me") == frozenset()
     slots.now += 2
     others.forget_free()
@@ -119,7 +119,7 @@ def test_member_that_does_not_take_its_partition_is_idle_after_a_second() -> Non
 
 
 def test_members_whose_slots_are_free_have_ended() -> None:
-    """The own slot is not among those that others have."""
+    """The own slot is not among the slots of other members."""
     others, slots = made()
     assert others.ended(STATE, "me") == frozenset()
     slots.alive.discard(2)
@@ -130,7 +130,7 @@ def test_members_whose_slots_are_free_have_ended() -> None:
 def test_member_that_polls_before_it_is_thrown_out_stays(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """It is looked at again with the mutex, and each one that goes is logged."""
+    """It is checked again with the mutex, and each removed member is logged."""
     others, slots = made(evicts=True)
     slots.now += 2 * INTERVAL_MS / 1000
     stuck = others.stuck(STATE, "me")

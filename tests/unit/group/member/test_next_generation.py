@@ -25,7 +25,7 @@ TOPICS = {name: (name * 8, (0, 1)) for name in ("a", "b", "c")}
 
 
 def test_topics_are_those_that_some_member_asks_for() -> None:
-    """By name or by pattern, as far as they exist."""
+    """Topics are matched by name or by pattern, as far as they exist."""
     members = [Member("m", 0, topics=("a", "x")), Member("n", 1, pattern="[cd]")]
     assert list(universe("g", TOPICS, members)) == ["a", "c"]
     assert MemberSubscription(("a",), "b").of(TOPICS) == {"a", "b"}
@@ -33,7 +33,7 @@ def test_topics_are_those_that_some_member_asks_for() -> None:
 
 @pytest.mark.parametrize("pattern", ["(", "a{2,1}", "a{99999999999}", "(" * 50_000])
 def test_pattern_that_cannot_be_compiled_names_its_member(pattern: str) -> None:
-    """A later Python may know it."""
+    """A later Python may accept it."""
     members = [Member("m", 0, topics=("a",)), Member("n-1", 1, pattern=pattern)]
     with pytest.raises(
         logstore.errors.GroupError, match=r"member 'n-1' of group 'g'.*com"
@@ -72,7 +72,7 @@ def test_members_go_on_when_the_one_with_the_pattern_has_ended(tmp_path: Path) -
 
 
 class Locks:
-    """Stands for the lock file: which rows are held, and by whom."""
+    """Stands for the lock file: the rows that are held, and their holders."""
 
     def __init__(self, **holders: int) -> None:
         self.holders = {int(row[1:]): slot for row, slot in holders.items()}
@@ -110,7 +110,7 @@ def rows_of(
 
 
 def test_partition_of_a_topic_that_was_made_again_gets_another_row() -> None:
-    """Its holder has the partition of the former topic: it must find out."""
+    """Its holder has the partition of the former topic: it must notice."""
     assert rows_of("id", Locks(r0=5)) == {
         ("t", 0): AssignmentRow(0, "id"),
         ("t", 1): AssignmentRow(1, "id"),
@@ -171,7 +171,8 @@ def test_generation_begins_if_members_or_topics_differ() -> None:
 
 
 def test_partitions_that_nobody_was_assigned_get_rows_that_are_free() -> None:
-    """Rows that are held, or that members are to take, stay; others are forgotten."""
+    """Rows that are held, or that members are about to take, stay; others are
+    dropped."""
     old = {TopicPartition("old", n): AssignmentRow(n, "x") for n in range(3)}
     state = GroupState(1, rows=old, topics={"old": (1,)}, members=(Member("m", 5),))
     one, two = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -186,7 +187,7 @@ def test_partitions_that_nobody_was_assigned_get_rows_that_are_free() -> None:
     }
     state = dataclasses.replace(state, rows=found)
     assert alone_rows(state, {one: "id"}, locks, mine=()) is found
-    # Nobody who was assigned any lives.
+    # No assigned member is alive.
     state = dataclasses.replace(state, members=())
     found = alone_rows(state, {one: "new"}, locks, mine=())
     assert found == {old_2: AssignmentRow(2, "x"), one: AssignmentRow(0, "new")}

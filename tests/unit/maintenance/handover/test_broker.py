@@ -78,7 +78,7 @@ def problem(kind: str, path: str, first: int = 12, severity: str = PROBLEM) -> F
 def test_damage_is_cut_where_a_broker_reads_the_log_again(
     base: int, is_clean: bool, is_cut: bool
 ) -> None:
-    """Elsewhere it does not notice it before a consumer does. Either loses records."""
+    """Elsewhere the damage is found by a consumer first. Both lose records."""
     damage = problem(kinds.DAMAGED_BATCH, log_of(base))
     (one,) = told(damage, is_clean=is_clean)
     assert (one.kind, one.severity, one.path) == ("damage", "loses", log_of(base))
@@ -88,7 +88,8 @@ def test_damage_is_cut_where_a_broker_reads_the_log_again(
 
 
 def test_first_damage_says_it_for_its_log() -> None:
-    """A broker stops there. Damage of another directory is told, too."""
+    """A broker stops at the first damage. Damage of another directory is reported,
+    too."""
     found = told(
         problem(kinds.ZEROS, log_of(10)),
         problem(kinds.OFFSETS, log_of(20)),
@@ -118,7 +119,7 @@ def test_effect_of_what_is_no_damaged_batch(
 
 
 def test_transaction_index_is_built_again_unless_the_stop_was_clean() -> None:
-    """Records of transactions that were aborted would be read after a clean one."""
+    """After a clean stop, records of aborted transactions would be read."""
     fault = problem(kinds.TXN_INDEX_FAULT, f"{OF}/{20:020d}.txnindex")
     assert told(fault) == []
     (one,) = told(fault, is_clean=True)

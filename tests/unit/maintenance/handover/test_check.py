@@ -64,7 +64,7 @@ def tree(path: Path) -> dict[str, tuple[bytes, int]]:
 
 
 def test_check_changes_nothing_and_knows_the_direction(tmp_path: Path) -> None:
-    """The next owner is the one that has not written last."""
+    """The next owner is the one that was not the last writer."""
     store_at(tmp_path)
     before = tree(tmp_path)
     assert logstore.kafka.check_handover(tmp_path).to == "kafka"
@@ -170,14 +170,15 @@ def test_broker_with_zookeeper_makes_properties_and_one_with_kraft_refuses(
 def test_properties_that_a_broker_with_kraft_refuses(
     tmp_path: Path, text: str, effect: str
 ) -> None:
-    """Without what it needs, or of a version that it does not know."""
+    """Required properties are missing, or have an unknown version."""
     store_at(tmp_path)
     (tmp_path / "meta.properties").write_text(text)
     assert effects(tmp_path, "meta-properties", release="3.9") == [effect]
 
 
 def test_what_a_broker_takes_for_one_partition_twice_is_refused(tmp_path: Path) -> None:
-    """If both have an id: one without is set aside before, if a cluster knows ids."""
+    """If both have an id: one without an id is set aside before, if a cluster knows
+    ids."""
     partition = store_at(tmp_path) / "orders-0"
     twin = tmp_path / "orders-00"
     twin.mkdir()
@@ -202,7 +203,7 @@ def test_file_without_an_offset_is_refused_and_a_directory_is_not(
 
 
 def test_checkpoint_with_a_number_below_0_is_not_refused(tmp_path: Path) -> None:
-    """A broker reads it; one of the cleaner that it cannot read ends it."""
+    """A broker reads it; an unreadable checkpoint of the cleaner ends it."""
     store_at(tmp_path)
     name = "recovery-point-offset-checkpoint"
     (tmp_path / name).write_text("0\n1\norders 0 -5\n")
@@ -212,7 +213,7 @@ def test_checkpoint_with_a_number_below_0_is_not_refused(tmp_path: Path) -> None
 
 
 def test_records_that_a_broker_deletes_at_once_are_told(tmp_path: Path) -> None:
-    """By their time, which counts from the record, and by size."""
+    """The limit is a time, which counts from the record, or a size."""
     config = logstore.TopicConfig(message_format=2)
     now_ms = time.time_ns() // 1_000_000
     with logstore.open(tmp_path) as store:
@@ -284,8 +285,8 @@ def test_damage_and_files_that_a_broker_refuses_are_told(tmp_path: Path) -> None
 
 
 def test_topics_of_the_cluster_are_compared(tmp_path: Path) -> None:
-    """The metadata log of the directory, from its newest snapshot on, says which topics
-    are there, and with which ids."""
+    """The metadata log of the directory, from its newest snapshot on, lists the
+    existing topics and their ids."""
     store_at(tmp_path)
     ids = {name: bytes([number]) * 16 for number, name in enumerate(("a", "orders"))}
 
@@ -306,7 +307,7 @@ def test_topics_of_the_cluster_are_compared(tmp_path: Path) -> None:
     removed = topic_record("orders", ids["orders"], is_removed=True)
     metadata_log(log, [topic("a"), topic("orders"), removed], f"{0:020d}.log")
     assert effects(tmp_path, "topic") == ["loses"]
-    # A snapshot after the log has the last word.
+    # A snapshot after the log overrides it.
     metadata_log(log, [topic("orders")], f"{7:020d}-{1:010d}.checkpoint")
     assert effects(tmp_path, "topic") == ["ok"]
     # A number without an end, and damage.
@@ -359,7 +360,7 @@ def test_unclean_stop_is_told_with_what_opening_reads(theirs: Path) -> None:
 
 
 def test_directories_that_are_no_partitions_are_told(theirs: Path) -> None:
-    """Directories that wait for their deletion go, the others stay."""
+    """Directories that wait for their deletion are removed, the others stay."""
     for ending in ("delete", "future", "stray"):
         (theirs / f"gone-0.{'0' * 32}-{ending}").mkdir()
     (theirs / "remote-log-index-cache").mkdir()
@@ -375,7 +376,7 @@ def test_directories_that_are_no_partitions_are_told(theirs: Path) -> None:
 
 
 def test_topics_get_default_settings(theirs: Path) -> None:
-    """And the format of appends is the one that is told."""
+    """The format of appends is the reported one."""
     (one,) = findings(theirs, "settings")
     with logstore.open(theirs) as store:
         topics = [store.topic(name) for name in store.topics() if name[:2] != "__"]
@@ -429,7 +430,7 @@ def test_damage_is_told_and_nothing_is_cut(theirs: Path) -> None:
 
 
 def test_partition_whose_directory_is_gone_is_a_loss(tmp_path: Path) -> None:
-    """In both directions: a broker would serve an empty log in its place."""
+    """This holds in both directions: a broker would serve an empty log in its place."""
     with logstore.open(tmp_path) as store:
         store.create_topic("orders", 2)[0].append(b"x")
     shutil.rmtree(tmp_path / "orders-0")

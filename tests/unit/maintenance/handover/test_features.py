@@ -44,7 +44,7 @@ def refusals(path: Path) -> list[str]:
 def test_metadata_version_above_that_of_a_release_is_refused(
     tmp_path: Path, level: int, refused: int
 ) -> None:
-    """By each release up to the one that knows it."""
+    """Each release refuses it up to the first one that knows it."""
     cluster(tmp_path, metadata_version=level)
     assert refusals(tmp_path) == list(KRAFT[:refused])
 

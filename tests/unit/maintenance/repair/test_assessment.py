@@ -31,7 +31,8 @@ def found(kind: str, path: str, severity: str = PROBLEM, at: int | None = 0) -> 
 def test_offsets_are_taken_up_to_whatever_says_so(
     durable: int, start: int, point: int, announced: int, floor: int
 ) -> None:
-    """The state, Kafka's recovery point, what another process was told."""
+    """The state, Kafka's recovery point, and the durable point announced to other
+    processes."""
     state = SimpleNamespace(durable_offset=durable, start_offset=start)
     context = {"recovery_point": point, "announced": announced}
     assert assessed(state=state, **context).floor == floor
@@ -48,7 +49,8 @@ def test_torn_tail_is_damage_for_a_repair_and_no_problem() -> None:
 
 
 def test_index_that_is_wrong_or_refused_is_built() -> None:
-    """A log that the system refuses is not: its contents are unknown."""
+    """An index of a log that cannot be read is not built: the contents of the log are
+    unknown."""
     refused = found(kinds.UNREADABLE, LOG)
     seen = assessed(
         found(kinds.OFFSET_INDEX, INDEX), found(kinds.UNREADABLE, INDEX), refused

@@ -27,8 +27,8 @@ def store(tmp_path: Path) -> Path:
 def test_copy_of_one_partition_is_whole_by_itself(
     store: Path, tmp_path: Path, number: int
 ) -> None:
-    """It has its settings only if it is the first one: a topic has no partitions behind
-    one that is missing."""
+    """It has its settings only if it is the first one: a topic has no partitions after
+    a missing one."""
     to = tmp_path / "copy"
     assert logstore.repair(store / f"orders-{number}", "skip", to=to).ok
     assert logstore.verify(to).ok
@@ -44,7 +44,7 @@ def test_bytes_that_cannot_be_read_are_zeros_in_the_copy(
     store: Path, tmp_path: Path
 ) -> None:
     """A whole block is zeros, even if some of it was read before. The report names
-    them."""
+    these blocks."""
     log = store / "orders-0" / f"{0:020d}.log"
     data = log.read_bytes()
     log.write_bytes(data + b"x" * 20_000)

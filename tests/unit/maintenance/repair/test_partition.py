@@ -1,4 +1,4 @@
-"""The state of a repaired log: what readers that follow it learn from it."""
+"""The state of a repaired log: its effect on readers that follow the log."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def part(tmp_path: Path) -> Path:
 
 
 def test_end_that_was_lost_is_a_cut_for_a_follower(part: Path) -> None:
-    """Nothing of what is left is changed, and the log is the same one."""
+    """The remaining records are unchanged, and the log is the same one."""
     log = logs_in(part)[0]
     with open_store(part.parent, read_only=True) as reading:
         follower = reading.topic("orders")[0].follow(timeout=0.3)
@@ -46,7 +46,7 @@ def test_end_that_was_lost_is_a_cut_for_a_follower(part: Path) -> None:
 
 @pytest.mark.parametrize("mode", ["cut", "skip"])
 def test_compactions_are_counted_on(part: Path, mode: str) -> None:
-    """A reader would take the files of the next one for those of a backup."""
+    """Otherwise a reader would take files of the next compaction for restored ones."""
     directory = Directory.open_root(Files(), str(part))
     state = PartitionState.read(directory)
     assert state is not None

@@ -1,4 +1,4 @@
-"""Which parts of a log stay, decided from what was found: no file is needed."""
+"""The decision which parts of a log stay, from findings alone: no file is needed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_cut_ends_at_a_segment_that_has_lost_its_end(is_contiguous: bool) -> Non
 
 
 def test_cut_of_a_log_with_gaps_keeps_segments_that_have_their_sizes() -> None:
-    """Offsets that are missing between them are no damage."""
+    """Missing offsets between them are no damage."""
     whole = source(0, 80, 7, min_size=80, next_offset=10)
     targets = plan_cut([whole, AFTER], [], is_contiguous=False)
     assert [(t.base, t.ranges) for t in targets] == [(0, [(0, 80)]), (10, [(0, 50)])]
@@ -55,7 +55,7 @@ def test_cut_of_a_log_without_gaps_ends_at_the_first_gap() -> None:
 def test_cut_keeps_an_empty_segment_only_if_it_was_empty(
     min_size: int, bases: list[int]
 ) -> None:
-    """In a log with gaps, nothing else shows that its records are gone."""
+    """In a log with gaps, only this shows that its records are lost."""
     empty = source(0, 0, -1, min_size=min_size, next_offset=10)
     targets = plan_cut([empty, AFTER], [], is_contiguous=False)
     assert [target.base for target in targets] == bases

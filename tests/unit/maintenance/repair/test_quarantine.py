@@ -1,4 +1,4 @@
-"""The place where `repair` keeps what it takes out of a store."""
+"""The place where `repair` keeps everything that it removes from a store."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""`repair` beside the log itself: plans, quarantines, salvage, state files, refusals.
+"""`repair` apart from the log itself: plans, quarantines, salvage, state files,
+refusals.
 
-tests/corruption/test_repair.py has the damages of a log.
+Damage of logs is tested in tests/corruption/test_repair.py.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ def partition(tmp_path: Path) -> Path:
 
 
 def damage(partition: Path) -> range:
-    """Damage a record in the second segment, and one in the third; the lost offsets of
-    the first of them."""
+    """Damage a record in the second segment, and one in the third; returns the lost
+    offsets of the first one."""
     for log in logs_in(partition)[1:3]:
         batch = batches_in_file(log)[1]
         flip_bit(log, 8 * (batch[0] + batch[1] - 2))
@@ -73,7 +74,7 @@ def labels(report: logstore.types.RepairReport) -> list[str]:
 
 @both_modes
 def test_dry_run_tells_all_and_changes_nothing(partition: Path, mode: str) -> None:
-    """The same actions as the repair itself, without places; no lock is taken."""
+    """The actions equal the repair's, without places; no lock is taken."""
     damage(partition)
     before = snapshot_of(partition.parent)
     plan = logstore.repair(partition, mode, dry_run=True)
@@ -150,7 +151,7 @@ def test_actions_tell_every_offset_that_goes(
 
 
 def test_end_that_nobody_knows_is_no_number(tmp_path: Path) -> None:
-    """Damage in the last batch of a log that says nowhere where it ended."""
+    """Damage is in the last batch of a log whose end is not recorded."""
     partition = write_store(tmp_path / "store", COUNT, call=3, **SMALL)
     for path in (*partition.parent.glob(".*"), *partition.glob(".*")):
         path.unlink()
@@ -167,7 +168,7 @@ def test_end_that_nobody_knows_is_no_number(tmp_path: Path) -> None:
 
 
 def test_repair_of_a_sound_store_changes_nothing(partition: Path) -> None:
-    """But for the lock file nothing is touched, and nothing is reported."""
+    """Only the lock file is touched, and nothing is reported."""
     before = snapshot_of(partition.parent)
     report = logstore.repair(partition.parent, "cut")
     assert (report.ok, report.actions, report.quarantine) == (True, (), ())
@@ -175,7 +176,7 @@ def test_repair_of_a_sound_store_changes_nothing(partition: Path) -> None:
 
 
 def test_progress_rises_to_the_end(partition: Path) -> None:
-    """Everything is looked at twice: before, and once more afterwards."""
+    """Everything is read twice: before, and once more afterwards."""
     damage(partition)
     told: list[tuple[int, int]] = []
     logstore.repair(
@@ -209,7 +210,7 @@ def test_quarantine_elsewhere(partition: Path, tmp_path: Path, mode: str) -> Non
 
 
 class OtherDevice(FaultyFiles):
-    """A quarantine on another file system: nothing can be renamed into it."""
+    """A quarantine on another file system: renames into it fail."""
 
     def stat(self, fd: int) -> FileInfo:
         info = super().stat(fd)
@@ -227,7 +228,7 @@ class OtherDevice(FaultyFiles):
 def test_quarantine_on_another_file_system_is_copied_to(
     partition: Path, tmp_path: Path
 ) -> None:
-    """Whole segments, too: nothing is moved."""
+    """Whole segments are copied, too: nothing is moved."""
     damage(partition)
     before = log_bytes(partition)
     files = OtherDevice()
@@ -240,7 +241,7 @@ def test_quarantine_on_another_file_system_is_copied_to(
 
 @both_modes
 def test_full_disk_leaves_the_log_as_it_was(partition: Path, mode: str) -> None:
-    """Bytes that cannot be saved are not removed, and no half quarantine stays."""
+    """Bytes that cannot be saved are not removed, and no partial quarantine stays."""
     damage(partition)
     before = log_bytes(partition)
     files = FullDisk()
@@ -254,7 +255,7 @@ def test_full_disk_leaves_the_log_as_it_was(partition: Path, mode: str) -> None:
 
 
 def test_deleting_the_topic_removes_its_quarantine(partition: Path) -> None:
-    """The directory inside of the partition's goes with it."""
+    """It is inside of the partition directory."""
     damage(partition)
     assert logstore.repair(partition, "cut").quarantine
     store = partition.parent
@@ -275,7 +276,7 @@ def test_deleting_the_topic_removes_its_quarantine(partition: Path) -> None:
 
 @both_modes
 def test_salvage_reads_only(partition: Path, tmp_path: Path, mode: str) -> None:
-    """The source is as it was, also while it is open; the copy is repaired."""
+    """The source is unchanged, also while it is open; the copy is repaired."""
     lost = damage(partition)
     store, to = partition.parent, tmp_path / "new"
     with logstore.open(store):
@@ -291,7 +292,7 @@ def test_salvage_reads_only(partition: Path, tmp_path: Path, mode: str) -> None:
 
 
 def test_salvage_of_one_partition(partition: Path, tmp_path: Path) -> None:
-    """Its topic keeps its settings; nothing else is missed."""
+    """Its topic keeps its settings; other partitions are not missed."""
     damage(partition)
     to = tmp_path / "new"
     assert logstore.repair(partition, "skip", to=to).ok
@@ -303,7 +304,7 @@ def test_salvage_of_one_partition(partition: Path, tmp_path: Path) -> None:
 def test_salvage_leaves_out_what_cannot_be_read(
     partition: Path, tmp_path: Path
 ) -> None:
-    """An I/O error in a segment costs that block; repair in place would leave it."""
+    """An I/O error in a segment costs that block; a repair in place would leave it."""
     log = logs_in(partition)[1]
     files = FaultyFiles()
     files.fail("read", errno.EIO, name=log.name)
@@ -326,7 +327,7 @@ def test_salvage_into_what_is_there_is_refused(partition: Path) -> None:
 
 
 def test_damaged_state_is_made_anew(partition: Path) -> None:
-    """From the log; the bad one is kept."""
+    """It is made from the log; the bad one is kept."""
     overwrite(partition / ".logstore-state", 40, b"?")
     report = logstore.repair(partition, "cut")
     assert labels(report) == ["state-rebuilt"]
@@ -335,7 +336,7 @@ def test_damaged_state_is_made_anew(partition: Path) -> None:
 
 
 def test_damaged_owner_is_put_aside(partition: Path) -> None:
-    """The store is taken as Kafka's then: nothing of the log is lost."""
+    """The store is loaded like Kafka's then: nothing of the log is lost."""
     store = partition.parent
     bad = (store / ".logstore-owner").read_bytes()[:-9]
     (store / ".logstore-owner").write_bytes(bad)
@@ -361,7 +362,7 @@ def test_damaged_owner_is_put_aside(partition: Path) -> None:
     ],
 )
 def test_damaged_small_file_is_put_aside(partition: Path, name: str) -> None:
-    """And verify has nothing to say any more."""
+    """`verify` reports nothing afterwards."""
     store = partition.parent
     (store / name).write_bytes(b"no such thing\n\xff")
     kept = logstore.repair(store, "cut")
@@ -386,7 +387,7 @@ def test_start_offset_survives_the_loss_of_its_checkpoint(partition: Path) -> No
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 def test_damaged_or_missing_index_is_built(partition: Path, suffix: str) -> None:
-    """Nothing of the log changes for it."""
+    """The log does not change."""
     before = log_bytes(partition)
     logs_in(partition)[0].with_suffix(suffix).write_bytes(b"\x01" * 24)
     logs_in(partition)[1].with_suffix(".index").unlink()
@@ -410,8 +411,8 @@ def test_partition_directory_that_is_gone_is_made_again(partition: Path) -> None
 
 @both_modes
 def test_what_is_not_understood_is_left_alone(partition: Path, mode: str) -> None:
-    """A magic above 2 in a sound frame: nothing of its partition changes, although
-    there is damage elsewhere."""
+    """The batch is intact except for a magic above 2: nothing of its partition changes,
+    although there is damage elsewhere."""
     damage(partition)
     log = logs_in(partition)[0]
     overwrite(log, batches_in_file(log)[1][0] + 16, b"\x03")
@@ -426,7 +427,8 @@ def test_what_is_not_understood_is_left_alone(partition: Path, mode: str) -> Non
 def test_random_bytes_are_damage_and_not_a_new_format(
     partition: Path, mode: str
 ) -> None:
-    """Their magic is above 2 more often than not; their length leads nowhere."""
+    """Their magic is above 2 more often than not; their length leads to no other
+    batch."""
     log = logs_in(partition)[1]
     pos = batches_in_file(log)[1][0]
     overwrite(log, pos, bytes(range(90, 130)))
@@ -435,7 +437,7 @@ def test_random_bytes_are_damage_and_not_a_new_format(
 
 
 def test_bad_arguments(partition: Path, tmp_path: Path) -> None:
-    """Named errors, and nothing done."""
+    """Named errors are raised, and nothing is changed."""
     with pytest.raises(logstore.ConfigError, match="mode"):
         logstore.repair(partition, "mend")
     with pytest.raises(logstore.ConfigError, match="dry_run"):
@@ -450,7 +452,7 @@ def test_bad_arguments(partition: Path, tmp_path: Path) -> None:
 
 
 def test_other_partitions_are_mended_beside_one_that_is_left(tmp_path: Path) -> None:
-    """One that is not understood does not keep the others from it."""
+    """A partition with an unknown format does not prevent it."""
     store = tmp_path / "store"
     with open_store(store, _files=Unsynced()) as found:
         topic = found.create_topic("t", 3)
@@ -471,7 +473,7 @@ def test_other_partitions_are_mended_beside_one_that_is_left(tmp_path: Path) -> 
 
 
 def test_start_of_a_retained_log_survives_a_cut_before_it(partition: Path) -> None:
-    """Damage below the start offset: the log is empty, and starts where it did."""
+    """Damage is below the start offset: the log is empty, and keeps its start."""
     store = partition.parent
     with open_store(store, _files=Unsynced()) as found:
         found.topic("orders")[0].delete_before(COUNT - 2)
@@ -484,12 +486,12 @@ def test_start_of_a_retained_log_survives_a_cut_before_it(partition: Path) -> No
 
 
 def test_batches_of_support_agree(partition: Path) -> None:
-    """The helper that the corruption tests believe."""
+    """The helper of the corruption tests is right."""
     assert sum(len(batch.offsets) for batch in batches_in(partition)) == COUNT
 
 
 def test_repair_without_a_mode_takes_nothing_out(tmp_path: Path) -> None:
-    """Which loss to take is the caller's to say: without that, it only examines."""
+    """The caller chooses the loss: without a mode, it only examines."""
     store = write_store(tmp_path / "store", COUNT).parent
     log = logs_in(store / "orders-0")[-1]
     flip_bit(log, 8 * (log.stat().st_size - 3))

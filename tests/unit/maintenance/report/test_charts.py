@@ -9,7 +9,7 @@ from logstore.maintenance.report.model import SegmentView
 
 
 def segments(hurt: str, *, index: bool = False) -> list[SegmentView]:
-    """One for each character; those at an "x" are damaged."""
+    """One segment per character; an "x" is a damaged one."""
     return [
         SegmentView(
             10 * at,
@@ -25,7 +25,7 @@ def segments(hurt: str, *, index: bool = False) -> list[SegmentView]:
 
 @pytest.mark.parametrize("index", [False, True])
 def test_damaged_segment_is_a_block_by_itself(index: bool) -> None:
-    """Whatever is before or after it."""
+    """Its neighbours make no difference."""
     text = "...x....xx......x......x" * 3
     found = segments(text, index=index)
     blocks = blocks_of(found, 5)

@@ -1,4 +1,4 @@
-"""Groups of consumers in a report: lag, members, and those that are stuck."""
+"""Groups of consumers in a report: lag, members, and stuck members."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def store(tmp_path: Path) -> Path:
 
 
 def test_report_shows_the_lag_of_each_group(store: Path) -> None:
-    """It is in the plain values, and on the page, where its name is escaped."""
+    """It is in the plain values, and on the page with an escaped name."""
     report = logstore.report(store)
     (group,) = report.to_dict()["groups"]
     assert group == {
@@ -65,7 +65,7 @@ def test_member_that_keeps_its_partitions_needs_attention(
     title: str,
     detail: str,
 ) -> None:
-    """A warning with its process; one that polls is none."""
+    """The warning names its process; a member that polls gets none."""
     with consumer(store, group="<g>") as one:
         settle(one)
         (group,) = logstore.groups(store)
@@ -94,7 +94,7 @@ def test_groups_of_a_broker_are_shown_from_its_directory(tmp_path: Path) -> None
 
 
 def test_group_that_cannot_be_read_is_a_problem_of_verify(store: Path) -> None:
-    """And the report is made all the same."""
+    """The report is made nevertheless."""
     (file,) = (one for one in store.glob(".logstore-group-*") if one.suffix != ".lock")
     file.write_bytes(b"no group")
     report = logstore.report(store)

@@ -1,4 +1,5 @@
-"""The page of a report: well-formed, asks no host for anything, of text alone."""
+"""The page of a report: well-formed, without requests to a host, and with untrusted
+text as text only."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ store = reports.store  # a fixture
 
 
 def test_page_asks_no_host_for_anything(store: Path) -> None:
-    """No address of a host is in it, and its policy forbids the rest."""
+    """It contains no address of a host, and its policy forbids the rest."""
     page = logstore.report(store).to_html()
     Checker().check(page)
     assert re.search(r"https?://|//[a-z]", page.replace("</", "<")) is None
@@ -33,7 +34,7 @@ def test_page_asks_no_host_for_anything(store: Path) -> None:
 
 
 def test_policy_lets_only_the_script_of_the_page_run(store: Path) -> None:
-    """Its hash is that of what stands in the page."""
+    """The hash in the policy is the hash of the script in the page."""
     import base64
     import hashlib
 
@@ -57,7 +58,7 @@ def test_policy_lets_only_the_script_of_the_page_run(store: Path) -> None:
     ids=ascii,
 )
 def test_path_of_any_characters_is_only_text(tmp_path: Path, name: str) -> None:
-    """A directory may be called anything."""
+    """A directory may have any name."""
     path = tmp_path / name.replace("/", "_")
     filled(path)
     flip_bit(logs_in(path / "orders-0")[1], 8 * 300)
@@ -136,7 +137,7 @@ def test_report_of_a_thousand_segments_is_quick_and_small(tmp_path: Path) -> Non
                     partition.roll()
     seconds = []
     for _ in range(3):
-        # The work, not the wait for other programs on the machine.
+        # CPU time, without the wait for other programs on the machine.
         begun = time.process_time()
         report = logstore.report(tmp_path / "data")
         page = report.to_html()
@@ -149,7 +150,7 @@ def test_report_of_a_thousand_segments_is_quick_and_small(tmp_path: Path) -> Non
 
 
 def test_page_stays_small_however_many_segments_there_are() -> None:
-    """Beyond what can be seen, neighbours share a rectangle; damage never does."""
+    """Beyond the resolution, neighbours share a rectangle; damaged ones never do."""
     segments = [
         SegmentView(number * 10, number * 10 + 10, 1000, NOW) for number in range(9999)
     ]

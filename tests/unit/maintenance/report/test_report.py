@@ -23,7 +23,8 @@ store = reports.store  # a fixture
 
 
 def test_report_of_a_sound_store_says_what_is_in_it(store: Path) -> None:
-    """Counts are those of `verify` and of the partitions, and nothing needs care."""
+    """Counts agree with `verify` and with the partitions, and no finding is
+    reported."""
     report = logstore.report(store)
     assert report.ok
     assert report.findings == ()
@@ -49,13 +50,13 @@ def test_report_of_a_sound_store_says_what_is_in_it(store: Path) -> None:
 
 
 def test_facts_are_plain_values(store: Path) -> None:
-    """They go through JSON."""
+    """They can be converted to JSON."""
     facts = logstore.report(store).to_dict()
     assert json.loads(json.dumps(facts, allow_nan=False))["path"] == str(store)
 
 
 def test_settings_are_those_that_differ_from_the_defaults(store: Path) -> None:
-    """A reader sees what was chosen, not thirty defaults."""
+    """A reader sees the chosen ones, not thirty defaults."""
     (topic,) = logstore.report(store).to_dict()["topics"]
     assert topic["settings"]["segment_bytes"] == "4000"
     assert "index_interval_bytes" not in topic["settings"]
@@ -86,7 +87,7 @@ def test_codecs_have_their_share_and_ratio(tmp_path: Path) -> None:
 
 
 def test_large_segments_are_sampled_and_the_estimate_is_near(tmp_path: Path) -> None:
-    """Beyond what is read whole, records and bytes are estimated, and it is said."""
+    """Above the limit, records and bytes are estimated, and marked so."""
     config = logstore.TopicConfig(
         segment_bytes=8 << 20, message_format=2, flush_messages=10**9
     )
@@ -118,7 +119,7 @@ def test_producers_are_counted_by_their_id() -> None:
     assert all(one["partitions"] for one in by_id.values())
 
 
-# ------------------------------------------------------------------ what it works on
+# ------------------------------------------------------------------ paths
 
 
 @pytest.mark.parametrize(
@@ -131,7 +132,7 @@ def test_producers_are_counted_by_their_id() -> None:
     ids=lambda path: f"{path.parent.name}-{path.name}",
 )
 def test_directory_of_a_broker_is_reported_on_and_left_as_it_is(path: Path) -> None:
-    """Whatever state a broker left it in: no problem is found, and nothing changed."""
+    """In any state that a broker left: no problem is found, and nothing changes."""
     before = snapshot_of(path)
     report = logstore.report(path)
     page = report.to_html()
@@ -140,7 +141,7 @@ def test_directory_of_a_broker_is_reported_on_and_left_as_it_is(path: Path) -> N
     facts = report.to_dict()
     assert facts["topics"]
     assert facts["writer"] == "kafka"
-    # One that was merely killed is no reason for an alarm.
+    # A broker that was merely killed is no reason for an alarm.
     assert all(one.level != "critical" for one in report.findings)
     Checker().check(page)
     is_marked = (path / ".kafka_cleanshutdown").exists()
@@ -164,7 +165,7 @@ def test_broker_offsets_are_those_that_it_reported() -> None:
 
 
 def test_report_beside_a_writer_tells_who_has_the_store(tmp_path: Path) -> None:
-    """It may run at any time, and says that records are not synced yet."""
+    """It may run at any time, and reports that records are not synced yet."""
     with logstore.open(tmp_path / "data") as store:
         partition = store.create_topic("orders", config=SMALL)[0]
         partition.append(b"1", durable=True)
@@ -178,7 +179,7 @@ def test_report_beside_a_writer_tells_who_has_the_store(tmp_path: Path) -> None:
 
 
 def test_report_beside_a_busy_writer_finds_no_damage(tmp_path: Path) -> None:
-    """While it appends, rolls, deletes records and makes and deletes topics."""
+    """The writer appends, rolls, deletes records and makes and deletes topics."""
     stop = threading.Event()
     failures: list[BaseException] = []
 
@@ -231,7 +232,7 @@ def test_report_on_one_partition_directory(store: Path) -> None:
 def test_report_on_a_partition_directory_of_another_name(
     store: Path, tmp_path: Path
 ) -> None:
-    """It cannot be opened, and what `verify` sees of it is shown."""
+    """It cannot be opened; the findings of `verify` are shown."""
     (store / "orders-1").rename(tmp_path / "rescued")
     report = logstore.report(tmp_path / "rescued")
     assert ("critical", "unreadable") in kinds(report)
@@ -241,7 +242,7 @@ def test_report_on_a_partition_directory_of_another_name(
 
 
 def test_report_on_an_empty_store(tmp_path: Path) -> None:
-    """There is nothing to draw, and a page all the same."""
+    """Nothing can be drawn, but the page is made."""
     logstore.open(tmp_path / "data").close()
     (tmp_path / "data" / "meta.properties").write_text("version=1\n")
     page = logstore.report(tmp_path / "data").to_html()
@@ -252,10 +253,10 @@ def test_report_on_an_empty_store(tmp_path: Path) -> None:
 def test_path_that_is_no_log_directory_is_a_named_error(
     store: Path, tmp_path: Path
 ) -> None:
-    """One that is not there, one without a log, and a file."""
+    """A missing path, one without a log, and a file."""
     (tmp_path / "plain").mkdir()
     (tmp_path / "plain" / "notes.txt").write_text("hello")
-    # What has a partition's name is none for that: /etc has dbus-1.
+    # The name of a partition is not enough: /etc has dbus-1.
     (tmp_path / "etc" / "dbus-1").mkdir(parents=True)
     (tmp_path / "etc" / "dbus-1" / "session.conf").write_text("")
     (tmp_path / "etc" / ".lock").write_text("")
@@ -271,7 +272,7 @@ def test_path_that_is_no_log_directory_is_a_named_error(
 
 
 def test_partition_that_has_lost_all_its_files_is_still_one(store: Path) -> None:
-    """Its name and the store around it say so: that is damage, no wrong path."""
+    """Its name and the store around it identify it: that is damage, no wrong path."""
     for file in (store / "orders-1").iterdir():
         file.unlink()
     report = logstore.report(store / "orders-1")
@@ -294,7 +295,7 @@ def test_report_on_a_store_of_a_later_version(store: Path) -> None:
 def test_report_on_a_directory_that_cannot_be_read_is_a_named_error(
     store: Path,
 ) -> None:
-    """The system's refusal has its name."""
+    """The error of the system becomes a named one."""
     files = FaultyFiles()
     files.fail("list")
     with pytest.raises(logstore.StorageError):
@@ -302,7 +303,7 @@ def test_report_on_a_directory_that_cannot_be_read_is_a_named_error(
 
 
 def test_partition_that_cannot_be_read_does_not_hide_the_others(store: Path) -> None:
-    """It is told first, and the other one is drawn."""
+    """Its finding is the first, and the other one is drawn."""
     with logstore.open(store) as opened:
         opened.topic("orders")[1].append_many([b"x" * 100] * 50)
     files = FaultyFiles()
@@ -316,12 +317,12 @@ def test_partition_that_cannot_be_read_does_not_hide_the_others(store: Path) -> 
     assert by_name["orders-0"]["records"] == 400
 
 
-# ------------------------------------------------------------------ what needs care
+# ------------------------------------------------------------------ findings
 
 
 def test_damage_comes_first_with_what_is_lost(store: Path) -> None:
-    """A flipped bit in a sealed segment: which partition, how many offsets, what to
-    do, and where on the map."""
+    """A flipped bit in a sealed segment: the partition, the number of offsets, the
+    remedy, and the place on the map."""
     log = logs_in(store / "orders-1")[2]
     flip_bit(log, 8 * 700)
     report = logstore.report(store)
@@ -339,7 +340,7 @@ def test_damage_comes_first_with_what_is_lost(store: Path) -> None:
 
 
 def test_damage_at_the_end_of_a_sealed_segment_loses_no_more(store: Path) -> None:
-    """Its last batch has 10 records; those of the segments after it can be read."""
+    """Its last batch has 10 records; later segments can be read."""
     log = logs_in(store / "orders-1")[2]
     flip_bit(log, 8 * (log.stat().st_size - 20))
     partition = logstore.report(store).to_dict()["topics"][0]["partitions"][1]
@@ -358,7 +359,7 @@ def test_damage_at_the_end_of_a_closed_log_is_shown_on_the_map(store: Path) -> N
 
 
 def test_lost_segment_is_damage(store: Path) -> None:
-    """A file that is gone has no place on the map, and is told."""
+    """A missing file has no place on the map, and is reported."""
     logs_in(store / "orders-0")[1].unlink()
     report = logstore.report(store)
     assert ("critical", "damage") in kinds(report)
@@ -366,7 +367,7 @@ def test_lost_segment_is_damage(store: Path) -> None:
 
 
 def test_lost_end_is_damage(store: Path) -> None:
-    """Bytes that were durable are missing."""
+    """Durable bytes are missing."""
     log = logs_in(store / "orders-0")[-1]
     cut(log, log.stat().st_size - 100)
     report = logstore.report(store)
@@ -374,7 +375,7 @@ def test_lost_end_is_damage(store: Path) -> None:
 
 
 def test_damaged_index_is_a_warning(store: Path) -> None:
-    """The records are not concerned, and the map marks it in another way."""
+    """The records are intact, and the map marks it differently."""
     index = logs_in(store / "orders-0")[0].with_suffix(".timeindex")
     flip_bit(index, 70)
     report = logstore.report(store)
@@ -384,8 +385,8 @@ def test_damaged_index_is_a_warning(store: Path) -> None:
 
 
 def test_store_that_was_not_closed_is_told(store: Path, tmp_path: Path) -> None:
-    """Nobody holds it, and it is not clean: the records after the durable point are
-    named as such."""
+    """No process holds it, and it is not clean: the records after the durable point are
+    reported as such."""
     with logstore.open(store) as opened:
         opened.topic("orders")[0].append_many([b"x"] * 5)
         os.system(f"cp -a {store} {tmp_path / 'copy'}")
@@ -414,9 +415,8 @@ def test_retention_that_is_due_or_soon_is_told(tmp_path: Path) -> None:
 
 
 def test_retention_of_a_damaged_log_is_the_same_for_all(tmp_path: Path) -> None:
-    """The last segment stays, since the log takes no new one: for the report before an
-    opening has found the damage, for a writer, for a reader, and for the report later.
-    """
+    """The last segment stays, since the log accepts no appends: in a report before an
+    opening has found the damage, for a writer, for a reader, and in a later report."""
     path = filled(tmp_path / "data", retention_ms=1)
     sound = [len(one["segments"]) for one in partitions_of(path)]
     last = logs_in(path / "orders-0")[-1]
@@ -477,7 +477,7 @@ def test_open_transaction_is_told() -> None:
 
 
 def test_foreign_directory_keeps_a_broker_from_starting(store: Path) -> None:
-    """It is the first thing that a broker does not like."""
+    """A broker refuses to start because of it."""
     (store / "lost+found").mkdir()
     broker = logstore.report(store).to_dict()["broker"]
     assert broker["level"] == "critical"
@@ -486,8 +486,8 @@ def test_foreign_directory_keeps_a_broker_from_starting(store: Path) -> None:
 
 
 def test_broker_cuts_damage_that_it_recovers(store: Path) -> None:
-    """Without the marker it reads the segments again, and drops all behind damage;
-    with it, it notices nothing."""
+    """Without the marker it reads the segments again, and drops everything after
+    damage; with it, it notices nothing."""
     log = logs_in(store / "orders-1")[2]
     flip_bit(log, 8 * 700)
     broker = logstore.report(store).to_dict()["broker"]
@@ -504,7 +504,7 @@ def test_broker_cuts_damage_that_it_recovers(store: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["link", "pipe"])
 def test_lock_file_that_is_no_file_is_told(store: Path, kind: str) -> None:
-    """It holds up no tool: `verify` lists it, and so the report is not good."""
+    """It blocks no tool: `verify` lists it, and so the report is not good."""
     lock = store / ".lock"
     lock.unlink()
     if kind == "link":
@@ -523,7 +523,7 @@ def test_lock_file_that_is_no_file_is_told(store: Path, kind: str) -> None:
 def test_lock_file_that_cannot_be_looked_at_is_an_error(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody knows then whether the store has a writer."""
+    """It is unknown then whether the store has a writer."""
 
     def refuse(root: Any) -> int | None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))

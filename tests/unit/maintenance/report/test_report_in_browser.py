@@ -1,6 +1,6 @@
 """The report in a real browser: no error, light and dark, wide and narrow, its script.
 
-Skipped where there is no Chromium; `apt-get install chromium` brings one.
+Skipped without Chromium; `apt-get install chromium` installs it.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ pytestmark = [
 ]
 NOW = int(time.time() * 1000)
 HOUR = 3_600_000
-# The vermilion of damage, and the page behind all, in both schemes.
+# The vermilion of damage, and the background of the page, in both schemes.
 DAMAGE = {False: (194, 65, 12), True: (255, 138, 76)}
 GROUND = {False: (245, 246, 248), True: (15, 20, 26)}
-# What the page is made to do in a frame: layout, sorting, hints. A frame from `srcdoc`
-# is of the same origin, so this script may look into it.
+# Actions on the page in a frame: layout, sorting, hints. A frame from `srcdoc` is of
+# the same origin, so this script may access it.
 PROBE = """
 <!doctype html><meta charset="utf-8"><body><pre id="out">nothing</pre><script>
 const page = %s, found = {errors: []};
@@ -114,7 +114,7 @@ def probed(chromium: Chromium, page: Path) -> dict[str, Any]:
 def test_page_loads_without_a_word_on_the_console(
     chromium: Chromium, page: Path
 ) -> None:
-    """No error of the script, nothing that the policy forbids, nothing asked for."""
+    """No error of the script, no violation of the policy, no request."""
     seen = chromium.look(page)
     assert seen.console == []
     assert "clicks-1 is damaged" in seen.dom
@@ -133,11 +133,11 @@ def test_page_follows_the_colour_scheme(chromium: Chromium, page: Path) -> None:
 
 
 def test_page_is_read_without_its_script(chromium: Chromium, page: Path) -> None:
-    """Drawings and words are there all the same."""
+    """Drawings and words are there without it."""
     text = page.read_text(encoding="utf-8")
     bare = page.with_name("bare.html")
     bare.write_text(re.sub(r"<script>.*</script>", "", text, flags=re.DOTALL))
-    # A busy machine may take a picture before all is drawn.
+    # A busy machine may take a picture before everything is drawn.
     seen: dict[Path, list[list[bytes]]] = {page: [], bare: []}
     for _ in range(8):
         for each, pictures in seen.items():
@@ -153,7 +153,7 @@ def test_page_fits_a_desk_and_a_phone_and_its_script_works(
     chromium: Chromium, page: Path
 ) -> None:
     """Nothing is wider than the window at 1280 and at 400 pixels; tables are sorted by
-    numbers, and a hint tells what is damaged."""
+    numbers, and a hint names the damage."""
     found = probed(chromium, page)
     assert found["errors"] == []
     for width in (1280, 400):
@@ -184,7 +184,7 @@ def test_page_on_a_directory_of_a_broker_loads(
 
 
 def test_evil_name_runs_nothing(chromium: Chromium, tmp_path: Path) -> None:
-    """Neither by itself nor where a reader hovers over it."""
+    """It does not run on load, nor when a reader hovers over it."""
     path = tmp_path / "<img src=x onerror=document.title='owned'>"
     with logstore.open(path) as store:
         store.create_topic("t")[0].append(b"x")

@@ -16,7 +16,7 @@ from support.reports import DAY, NOW
 
 
 def test_buckets_are_round_and_few() -> None:
-    """This holds for any span from nothing to the ages of the universe."""
+    """This holds for any span from nothing to the age of the universe."""
     for span in (0, 1, 71, 72, 10_000, DAY, 400 * DAY, 1 << 50, (1 << 63) - 1):
         step = step_of(span)
         assert span // step < 73
@@ -38,7 +38,7 @@ def test_few_records_far_off_do_not_flatten_the_chart() -> None:
 
 
 def test_intervals_are_spread_over_their_buckets() -> None:
-    """In proportion to the time in each."""
+    """The shares are proportional to the time in each."""
     rows = [Interval(0, 720_000, 720, 7200)]
     series = series_of(rows, bounds_of(rows), 720)
     assert sum(series.records) == pytest.approx(720)
@@ -53,7 +53,7 @@ def test_series_without_a_time_is_empty() -> None:
 
 
 def test_ages_are_in_groups_of_about_one_size() -> None:
-    """One old segment does not put all others into one group."""
+    """One old segment does not put all others into a single group."""
     values = [0, *range(1000, 1060)]
     edges = quantile_edges(values, 6)
     groups = [group_of(value, edges) for value in values]

@@ -1,4 +1,4 @@
-"""The colours of a report: readable, and told apart without seeing colours."""
+"""The colours of a report: readable, and distinguishable without colour vision."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_text_can_be_read_in_both_schemes(
 def test_ages_differ_in_lightness_alone(
     scheme: dict[str, tuple[int, int, int]],
 ) -> None:
-    """Whoever sees no colours sees which segment is older."""
+    """Older segments can be distinguished without colour vision."""
     ages = [luminance(scheme[f"a{group}"]) for group in range(AGES)]
     assert ages == sorted(ages, reverse=ages[0] > ages[-1])
     for older, newer in pairwise(range(AGES)):
@@ -78,7 +78,7 @@ def test_picture_of_the_documentation_is_small() -> None:
 
 
 def test_legend_tells_its_ages_apart(tmp_path: Path) -> None:
-    """By days, by minutes or by seconds, whatever it takes."""
+    """The unit is days, minutes or seconds, as needed."""
     for step, sample in ((DAY, r"^\d{4}-\d\d-\d\d$"), (60_000, r":\d\d$")):
         path = tmp_path / f"data-{step}"
         with logstore.open(path) as store:

@@ -38,8 +38,8 @@ def _find(run: Run, places: Iterable[int]) -> None:
 
 
 def reported(directory: Directory, checks: list[set[int]]) -> tuple[set[int], int]:
-    """The positions that are reported, and how many checks there were. The directory
-    changes during each but the last."""
+    """The positions that are reported, and the number of checks. The directory changes
+    during each check but the last."""
     run, todo = Run(Files(), False, None), checks[1:]
     before = seen(directory)
 

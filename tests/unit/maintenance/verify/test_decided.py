@@ -1,4 +1,4 @@
-"""`verify` says what opening would do: the cases in which they once disagreed."""
+"""`verify` predicts the result of opening: cases in which they once disagreed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def store_of(ending: str, writer: str) -> damages._Store:
 
 
 def agreed(tree: Tree) -> VerifyReport:
-    """The report of `verify`, with which opening agrees."""
+    """The report of `verify`, after checking that opening agrees."""
     for deep in (False, True):
         assert agreement.disagreement(tree, deep=deep)[0] == ""
     return verify(ROOT, _files=MemoryFiles(tree), threads=1)
@@ -33,7 +33,7 @@ def kinds(report: VerifyReport) -> list[str]:
 
 @pytest.mark.parametrize("ending", ["closed", "trimmed", "killed"])
 def test_lost_last_segment_is_a_problem(ending: str) -> None:
-    """It takes no appends."""
+    """The partition takes no appends."""
     known = store_of(ending, "own").damages
     tree = {path: data for path, data in known.tree.items() if path != known.logs[-1]}
     report = agreed(tree)
@@ -106,7 +106,7 @@ def test_segment_file_between_those_of_the_log_is_a_problem() -> None:
 
 @pytest.mark.parametrize("ending", ["closed", "killed"])
 def test_zeros_after_a_sealed_segment_of_kafkas_are_a_problem(ending: str) -> None:
-    """Opening refuses them where it reads the segment: past the recovery point."""
+    """Opening refuses them if it reads the segment: past the recovery point."""
     known = store_of(ending, "kafka").damages
     tree = dict(known.tree)
     tree[known.logs[0]] = (tree[known.logs[0]] or b"") + bytes(61)
@@ -122,7 +122,7 @@ def test_file_that_does_not_begin_as_a_log_is_not_cut() -> None:
 
 
 def test_without_a_recovery_point_intact_batches_after_damage_are_not_cut() -> None:
-    """Nothing says that they were not flushed."""
+    """They may have been flushed."""
     known = store_of("killed", "kafka").damages
     tree = dict(known.tree)
     del tree["recovery-point-offset-checkpoint"]

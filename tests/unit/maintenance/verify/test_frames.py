@@ -1,4 +1,4 @@
-"""Whether the last bytes of a file are an incomplete batch."""
+"""Decision whether the last bytes of a file are an incomplete batch."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def frame(offset: int, length: int, magic: int) -> bytes:
     ("data", "remaining", "expected"),
     [
         (frame(5, 100, 2), 111, True),  # a byte is missing: 12 come before the length
-        (frame(5, 100, 2), 112, False),  # all of it is there: it is no torn one
+        (frame(5, 100, 2), 112, False),  # complete: it is not torn
         (frame(5, 100, 2), 500, False),
         (frame(5, 100, 3), 111, False),
         (frame(-1, 100, 2), 111, False),
         (frame(5, 100, 2)[:10], 10, True),
-        (frame(5, 100, 2), 17, True),  # too little to tell
+        (frame(5, 100, 2), 17, True),  # too few bytes to decide
         (b"\xff" * 17, 500, False),
         (bytes(17), 500, True),
         (b"", 0, True),

@@ -1,4 +1,4 @@
-"""Index files that are damaged, missing, or not those of their log."""
+"""Index files that are damaged, missing, or do not belong to their log."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_an_entry_whose_offset_lies_before_its_position_is_a_problem(
 def test_bad_indexes_of_an_active_segment_after_a_crash_are_notes(
     partition: Path,
 ) -> None:
-    """Opening makes them anew: zeros after the entries, or entries past the log."""
+    """Opening rebuilds them: zeros after the entries, or entries past the log."""
     forget_state(partition)
     index, times = index_of(partition, -1), index_of(partition, -1, ".timeindex")
     index.write_bytes(index.read_bytes() + struct.pack(">ii", 5000, 1 << 20))
@@ -88,7 +88,8 @@ def test_bad_indexes_of_an_active_segment_after_a_crash_are_notes(
 
 
 def test_a_missing_offset_index_is_a_note(partition: Path) -> None:
-    """Readers do without it until it is built; one for the time is like that, too."""
+    """Readers work without it until it is built; a missing time index is a note,
+    too."""
     index_of(partition).unlink()
     index_of(partition, 1, ".timeindex").unlink()
     report = logstore.verify(partition)
@@ -100,15 +101,15 @@ def test_a_missing_offset_index_is_a_note(partition: Path) -> None:
 def test_a_time_index_without_its_largest_timestamp_is_a_problem(
     partition: Path,
 ) -> None:
-    """Retention by time would go by an older one."""
+    """Retention by time would use an older one."""
     path = index_of(partition, 0, ".timeindex")
     path.write_bytes(path.read_bytes()[:-12])
     assert the_problem(logstore.verify(partition)).kind == "time-index"
 
 
 def test_times_of_a_log_without_times_are_a_note(tmp_path: Path) -> None:
-    """Kafka 0.10 writes those of the producer for records that it converts to magic 0;
-    no search is led wrong by them."""
+    """Kafka 0.10 writes the producer's times for records that it converts to magic 0;
+    they mislead no search."""
     partition = write_store(tmp_path, 30, 0, call=3, segment_bytes=500)
     forget_state(partition)
     path = index_of(partition, 0, ".timeindex")
@@ -133,7 +134,7 @@ def test_times_of_a_log_without_times_are_a_note(tmp_path: Path) -> None:
 def test_bad_times_of_a_log_without_times_are_a_problem(
     tmp_path: Path, entries: list[tuple[int, int]]
 ) -> None:
-    """Out of order, or of an offset after the log."""
+    """They are out of order, or belong to an offset after the log."""
     partition = write_store(tmp_path, 30, 0, call=3, segment_bytes=500)
     forget_state(partition)
     path = index_of(partition, 0, ".timeindex")
@@ -161,8 +162,8 @@ def test_a_bad_transaction_index_is_a_problem(tmp_path: Path, damage: str) -> No
 def test_findings_are_those_of_a_comparison_entry_by_entry(
     partition: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    """C walks over what is plainly true; what it leaves is looked at in Python. Here
-    Python looks at everything, too."""
+    """C checks the entries that are plainly right, and leaves the rest to Python. Here
+    Python checks everything, too."""
     rng = random.Random(seed)
     for _ in range(rng.randrange(1, 4)):
         path = index_of(partition, rng.randrange(3), rng.choice(SUFFIXES))

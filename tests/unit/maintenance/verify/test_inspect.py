@@ -1,4 +1,4 @@
-"""`inspect_file` gives every batch of one file, and continues behind damage."""
+"""`inspect_file` returns every batch of one file, and continues after damage."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def test_inspect_file_gives_every_batch(tmp_path: Path, magic: int, codec: str) 
 
 
 def test_inspect_file_goes_on_behind_damage(partition: Path) -> None:
-    """A bad batch with what its header says, bytes that are none, the torn end."""
+    """A bad batch with the fields of its header, bytes that are no batch, the torn
+    end."""
     path = logs_in(partition)[0]
     found = frames(path)
     flip_bit(path, 8 * (found[1].pos + 20))
@@ -51,7 +52,7 @@ def test_inspect_file_goes_on_behind_damage(partition: Path) -> None:
 
 
 def test_inspect_file_of_a_missing_or_foreign_file_raises(tmp_path: Path) -> None:
-    """It names the path."""
+    """The error names the path."""
     for name in ("a.txt", f"{0:020d}.log"):
         with pytest.raises(logstore.StoreNotFoundError, match=name):
             inspect_file(tmp_path / name)

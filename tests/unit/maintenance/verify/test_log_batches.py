@@ -36,7 +36,7 @@ partition = verifying.partition
 @every_format
 def test_damaged_batches_are_all_listed(tmp_path: Path, magic: int, codec: str) -> None:
     """Two bad checksums in one segment and one in the last: three problems, and the
-    sound batches between are counted."""
+    intact batches between them are counted."""
     directory = write_store(tmp_path / "store", RECORDS, magic, codec, **SMALL)
     logs = logs_in(directory)
     sound = logstore.verify(directory).batches
@@ -53,7 +53,7 @@ def test_damaged_batches_are_all_listed(tmp_path: Path, magic: int, codec: str) 
 
 
 def test_damage_tells_the_offsets_that_are_lost(partition: Path) -> None:
-    """The first and the last that cannot be read."""
+    """The first and the last unreadable offset."""
     path = logs_in(partition)[1]
     frame = frames(path)[3]
     flip_bit(path, 8 * (frame.pos + 20))
@@ -67,7 +67,7 @@ def test_damage_tells_the_offsets_that_are_lost(partition: Path) -> None:
 def test_damage_at_the_end_of_a_sealed_segment_ends_with_it(
     tmp_path: Path, magic: int, codec: str, is_own: bool
 ) -> None:
-    """The next segment begins with the first offset that can be read again."""
+    """The next segment begins with the first readable offset."""
     partition = write_store(tmp_path / "store", RECORDS, magic, codec, call=5, **SMALL)
     if not is_own:
         forget_state(partition)
@@ -110,7 +110,7 @@ def test_a_damaged_length_hides_no_other_batch(partition: Path) -> None:
 
 
 def test_zeros_in_a_sealed_segment_are_a_problem(partition: Path) -> None:
-    """A hole of whole batches."""
+    """The zeros replace whole batches."""
     path = logs_in(partition)[0]
     found = frames(path)
     zero(path, found[2].pos, found[5].pos)
@@ -164,7 +164,7 @@ def test_a_sealed_segment_cut_between_batches_is_a_problem(partition: Path) -> N
 
 
 def test_a_magic_above_two_is_a_problem(partition: Path) -> None:
-    """A newer format or damage: it cannot be vouched for."""
+    """It may be a newer format or damage."""
     path = logs_in(partition)[0]
     overwrite(path, frames(path)[1].pos + 16, b"\x03")
     problem = the_problem(logstore.verify(path))
@@ -172,7 +172,7 @@ def test_a_magic_above_two_is_a_problem(partition: Path) -> None:
 
 
 def test_an_unknown_codec_with_a_right_checksum_is_a_problem(tmp_path: Path) -> None:
-    """Like an unknown magic: no reader gets its records."""
+    """No reader gets its records, as with an unknown magic."""
     directory = write_store(tmp_path / "store", 20, magic=2)
     path = logs_in(directory)[0]
     frame = frames(path)[1]
@@ -204,7 +204,7 @@ def test_damage_inside_a_compressed_batch_needs_deep(
 
 
 def test_a_wrong_record_count_is_found(tmp_path: Path) -> None:
-    """Records are decoded, whatever the checksum says."""
+    """Records are decoded, even if the checksum is right."""
     directory = write_store(tmp_path / "store", 20, magic=2)
     path = logs_in(directory)[0]
     frame = frames(path)[1]
@@ -216,8 +216,8 @@ def test_a_wrong_record_count_is_found(tmp_path: Path) -> None:
 def test_what_looks_like_a_message_in_a_damaged_wrapper_is_not_believed(
     tmp_path: Path,
 ) -> None:
-    """Behind a damaged length the search continues at every byte; an offset that no
-    segment can have does not end it, and does not overlap with those that follow."""
+    """After a damaged length the search continues at every byte; an offset that no
+    segment can have does not end it, and does not overlap with later ones."""
     partition = write_store(
         tmp_path, 90, 0, "snappy", call=3, segment_bytes=900, index_interval_bytes=100
     )

@@ -1,4 +1,4 @@
-"""The end of a log: a torn tail is a note, the loss of what was durable a problem."""
+"""The end of a log: a torn tail is a note, the loss of durable records a problem."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ partition = verifying.partition
 
 
 def test_a_torn_tail_above_the_durable_point_is_a_note(tmp_path: Path) -> None:
-    """Opening would cut it, in a copy of a store that is open."""
+    """Opening a copy of the open store cuts it."""
     with logstore.open(tmp_path / "store") as store:
         orders = new_partition(store)
         fill(orders, 10)
@@ -35,7 +35,7 @@ def test_a_torn_tail_above_the_durable_point_is_a_note(tmp_path: Path) -> None:
 
 
 def test_damage_below_the_durable_point_is_a_problem(tmp_path: Path) -> None:
-    """In the same segment, a record that was flushed."""
+    """The damage is in the same segment, in a record that was flushed."""
     with logstore.open(tmp_path / "store") as store:
         orders = new_partition(store)
         fill(orders, 10)
@@ -62,7 +62,7 @@ def test_a_tail_that_is_torn_in_a_closed_store_is_a_problem(partition: Path) -> 
 
 
 def test_bytes_behind_a_closed_log_are_a_problem(partition: Path) -> None:
-    """Nobody of us wrote them."""
+    """logstore did not write them."""
     path = logs_in(partition)[-1]
     size = path.stat().st_size
     append_garbage(path)
@@ -72,8 +72,8 @@ def test_bytes_behind_a_closed_log_are_a_problem(partition: Path) -> None:
 
 
 def test_batches_behind_the_end_of_a_sealed_segment_are_lost(tmp_path: Path) -> None:
-    """Bytes were put before them: readers end where the segment was sealed, `repair`
-    finds them."""
+    """Bytes were inserted before them: readers end at the recorded end of the segment,
+    `repair` finds them."""
     sealed = two_segments(tmp_path)
     data, last = sealed.read_bytes(), frames(sealed)[-1]
     for added, offsets in ((b"\1" * 40, (8, 9)), (b"", (None, None))):
@@ -87,8 +87,8 @@ def test_batches_behind_the_end_of_a_sealed_segment_are_lost(tmp_path: Path) -> 
 
 
 def test_batches_that_damage_has_moved_are_kept_by_repair(tmp_path: Path) -> None:
-    """A batch is twice in the last segment of a closed store: the one after it goes
-    past the end that the state has."""
+    """A batch is twice in the last segment of a closed store: the next one is past the
+    end that the state has."""
     write_store(tmp_path, 6, 2, call=2)
     (log,) = logs_in(tmp_path / "orders-0")
     data, (_, second, third) = log.read_bytes(), frames(log)
@@ -105,7 +105,7 @@ def test_batches_that_damage_has_moved_are_kept_by_repair(tmp_path: Path) -> Non
 def test_offsets_of_the_lost_end_of_a_sealed_segment(
     tmp_path: Path, policy: str, offsets: tuple[int, int]
 ) -> None:
-    """Its state says where they end, also if the log may have gaps."""
+    """Its state has the last one, also if the log may have gaps."""
     sealed = two_segments(tmp_path, policy)
     cut(sealed, frames(sealed)[-1].pos)
     report = logstore.verify(tmp_path)
@@ -145,8 +145,8 @@ def test_a_tail_of_another_program_s_log_is_a_note(
 
 
 def test_a_tail_that_may_be_of_a_newer_format_is_a_problem(partition: Path) -> None:
-    """Opening does not cut it, and takes no appends: where another program wrote last,
-    a magic above 2 may be its own."""
+    """Opening does not cut it, and takes no appends: if another program wrote last, a
+    magic above 2 may be its own."""
     forget_state(partition)
     append_garbage(logs_in(partition)[-1], b"garbage " * 9)
     assert kinds(logstore.verify(partition.parent)) == ["unsupported"]
@@ -156,7 +156,7 @@ def test_a_tail_that_may_be_of_a_newer_format_is_a_problem(partition: Path) -> N
 
 
 def test_damage_before_sound_batches_is_no_torn_tail(partition: Path) -> None:
-    """Where nothing tells how far the log is durable, what follows shows it."""
+    """If the durable point is unknown, the batches after the damage show it."""
     forget_state(partition)
     path = logs_in(partition)[-1]
     flip_bit(path, 8 * (frames(path)[0].pos + 20))

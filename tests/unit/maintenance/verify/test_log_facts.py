@@ -1,4 +1,4 @@
-"""The judges of a walk over a `.log` file: values in, findings out, without a disk."""
+"""The judges of a walk over a `.log` file: facts in, findings out, without a disk."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PATH = "/store/orders-0/00000000000000000100.log"
 
 
 def facts(**values: object) -> LogFacts:
-    """A segment from offset 100 on, of which the offsets up to 119 were seen."""
+    """A segment from offset 100 on, whose offsets up to 119 were seen."""
     log = LogFacts(
         PATH,
         PATH.rpartition("/")[2],
@@ -58,7 +58,7 @@ def place(finding: Finding) -> tuple[int | None, int | None, int | None]:
 
 
 def test_gap_ends_before_the_next_batch() -> None:
-    """Or nobody knows where."""
+    """Otherwise its end is unknown."""
     fault = "zeros", "zeros instead of a batch"
     found = the(Gap(10, 30, *fault, 120, 125))
     assert (found.kind, found.severity, place(found)) == (
@@ -86,13 +86,13 @@ def test_offsets_that_are_missing_are_those_of_a_gap() -> None:
 
 
 def test_offsets_again_are_named_from_the_last_good_one_on() -> None:
-    """The batch is intact; a reader does not deliver what it was given already."""
+    """The batch is intact; a reader does not deliver records twice."""
     assert place(the(Misplaced(50, 110, 129, 119, 119))) == (50, 120, 129)
     assert place(the(Misplaced(50, 110, 115, 119, 119))) == (50, 120, None)
 
 
 def test_batch_that_jumped_ahead_is_the_wrong_one() -> None:
-    """If the batch after it follows the one before it."""
+    """The next batch continues after the previous one."""
     found = the(Misplaced(50, 120, 129, 999, 999, jumped_from=109))
     assert place(found) == (50, 110, 119)
 
@@ -104,7 +104,8 @@ JUMP = Misplaced(50, 1000, 1009, 119, 119)
 def test_jump_that_the_next_batch_contradicts_loses_what_lies_below_that(
     following: int, last: int
 ) -> None:
-    """A gap ends at the latest where the segment does: no checksum covers an offset."""
+    """A gap ends at the latest at the end of the segment: no checksum covers an
+    offset."""
     assert place(the(JUMP)) == (50, 120, 199)
     behind = Gap(70, 90, "zeros", "zeros", 140, following, is_contradicted=True)
     assert place(judge(JUMP, behind)[0]) == (50, 120, last)
@@ -115,7 +116,7 @@ def test_jump_that_the_next_batch_contradicts_loses_what_lies_below_that(
 
 
 def test_only_the_finding_about_the_batch_before_is_shortened() -> None:
-    """A batch that the damage between them hides is no batch before."""
+    """A batch hidden by damage between them is not the previous one."""
     behind = Gap(70, 90, "zeros", "zeros", 140, 131, is_contradicted=True)
     bad = BadBatch(60, 130, 139, "it is damaged", 119)
     assert place(judge(bad, behind)[0]) == (60, 130, 139)
@@ -127,7 +128,7 @@ def test_only_the_finding_about_the_batch_before_is_shortened() -> None:
 
 
 def test_what_is_behind_a_batch_may_end_what_is_lost() -> None:
-    """The batch has lower offsets, or it and the one before have changed places."""
+    """The batch has lower offsets, or has changed places with the previous one."""
     found = the(Misplaced(50, 110, 115, 119, 119, beyond=122))
     assert place(found) == (50, 120, 121)
     found = the(Misplaced(50, 110, 115, 119, 119, beyond=120))
@@ -169,7 +170,7 @@ def test_bad_batch_behind_one_out_of_order_loses_no_offset_twice() -> None:
 
 
 def test_batch_that_is_too_large_is_a_note() -> None:
-    """One of an unknown codec is a problem."""
+    """A batch of an unknown codec is a problem."""
     for severity in (NOTE, PROBLEM):
         found = the(NotLookedInto(severity, 50, 120, 125, "why"))
         assert (found.kind, found.severity) == ("unsupported", severity)
@@ -180,7 +181,7 @@ def test_batch_that_is_too_large_is_a_note() -> None:
 
 
 def test_torn_end_names_the_intact_batches_in_it() -> None:
-    """Only those after the end of the log lose anything."""
+    """Only batches after the end of the log lose records."""
     tail = UnservedTail("x.log", 50, 20, 120, "a part of a batch")
     found = the(TornEnd(tail, -1))
     assert (found.severity, place(found)) == (NOTE, (50, 120, None))
@@ -192,17 +193,17 @@ def test_torn_end_names_the_intact_batches_in_it() -> None:
 
 
 def test_segment_in_those_before_it_is_named_by_what_they_have() -> None:
-    """The offsets behind theirs cannot be read."""
+    """The offsets after the overlap cannot be read."""
     assert place(overlap(facts(), 109)) == (0, 110, 119)
     assert place(overlap(facts(), 150)) == (0, 151, None)
-    # One whose records the next segment has, too, loses none of these.
+    # If the next segment has its records, too, it loses none of these.
     shorter = facts(next_offset=115)
     assert place(overlap(shorter, 109)) == (0, 110, 114)
     assert place(overlap(shorter, 114)) == (0, 115, None)
 
 
 def test_sealed_segment_ends_where_it_did() -> None:
-    """The offsets between the two ends are lost, or too many."""
+    """The offsets between the two ends are lost, or surplus."""
     assert place(other_end(facts(end=70), 130)) == (70, 120, 129)
     assert place(other_end(facts(end=70), 110)) == (70, 110, 119)
 
@@ -218,7 +219,7 @@ def test_bad_header_costs_its_record() -> None:
 
 
 def test_damage_covers_what_lies_in_it() -> None:
-    """Half open, as all ranges of bytes."""
+    """All ranges of bytes are half open."""
     log = facts(gaps=[(10, 20)])
     assert [log.is_damaged_at(pos) for pos in (9, 10, 19, 20)] == [
         False, True, True, False,

@@ -17,7 +17,7 @@ partition = verifying.partition
 
 
 def test_offsets_that_do_not_increase_are_a_problem(partition: Path) -> None:
-    """The batch is sound and in the wrong place; those after it are not reported."""
+    """The batch is intact and in the wrong place; later ones are not reported."""
     path = logs_in(partition)[0]
     frame = frames(path)[4]
     overwrite(path, frame.pos, struct.pack(">q", 1))
@@ -29,7 +29,7 @@ def test_offsets_that_do_not_increase_are_a_problem(partition: Path) -> None:
 
 
 def test_a_gap_is_a_problem_where_logstore_wrote(tmp_path: Path) -> None:
-    """logstore leaves none; in a log of Kafka's compaction may have made it."""
+    """logstore leaves no gaps; in a log of Kafka's, compaction may have made one."""
     directory = write_store(tmp_path / "store", 20)
     path = logs_in(directory)[0]
     found = frames(path)
@@ -63,7 +63,7 @@ def test_segments_that_overlap_are_a_problem(partition: Path) -> None:
 
 
 def test_offsets_too_far_from_the_base_are_a_problem(tmp_path: Path) -> None:
-    """No index entry can tell them."""
+    """Index entries cannot represent them."""
     directory = write_store(tmp_path / "store", 5, magic=2)
     path = logs_in(directory)[0]
     overwrite(path, 0, struct.pack(">q", 1 << 40))

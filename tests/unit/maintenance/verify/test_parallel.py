@@ -1,4 +1,5 @@
-"""`verify` in several threads says the same, and ends with what its progress raises."""
+"""`verify` in several threads returns the same, and raises the errors of its progress
+callback."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ def test_verify_in_threads_reports_the_same(
 
 
 def test_verify_in_threads_tells_a_progress_that_rises(partition: Path) -> None:
-    """One call at a time, up to the end."""
+    """The calls are sequential, up to the end."""
     told: list[int] = []
     report = logstore.verify(
         partition, on_progress=lambda done, total: told.append(done), threads=4
@@ -73,6 +74,6 @@ def test_verify_ends_with_what_its_progress_raises(
 def test_verify_refuses_a_bad_number_of_threads(
     partition: Path, threads: object
 ) -> None:
-    """Before anything is opened."""
+    """Nothing is opened."""
     with pytest.raises(logstore.ConfigError, match="threads"):
         logstore.verify(partition, threads=threads)  # type: ignore[arg-type]

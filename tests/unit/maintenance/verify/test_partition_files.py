@@ -1,4 +1,4 @@
-"""Files and directories of a store that are gone, strange, or in use meanwhile."""
+"""Files and directories of a store that are missing, strange, or in use meanwhile."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_leftovers_are_notes(partition: Path) -> None:
 
 
 def test_a_log_that_becomes_longer_meanwhile_is_noted(partition: Path) -> None:
-    """Somebody is writing to it."""
+    """Another process writes to it."""
     path = logs_in(partition)[-1]
 
     class Writing(Files):

@@ -1,8 +1,8 @@
-"""Power cuts while indexes are built anew, by `rebuild_index` and by opening.
+"""Power cuts while indexes are built, by `rebuild_index` and by opening.
 
-The calls of one building are recorded on a disk in memory; of what each of them leaves,
-many states that a power cut may make are tried: reads and lookups are right at once,
-and building again comes to the indexes of a building that nobody disturbed.
+The calls of one run are recorded on a disk in memory; for each call, many states that a
+power cut may leave are tried: reads and lookups are right at once, and another run ends
+with the indexes of an undisturbed one.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def test_power_cut_while_indexes_are_rebuilt_costs_nothing(what: str) -> None:
 
 
 def test_power_cut_while_opening_builds_indexes_costs_nothing() -> None:
-    """The next opening builds what is still missing, and says so once."""
+    """The next opening builds the missing ones, and reports them once."""
     nodes = damaged_store(DAMAGES["missing"])
     disk = MemoryDisk(nodes)
     moments = disk.record()

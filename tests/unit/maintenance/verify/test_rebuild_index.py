@@ -1,5 +1,4 @@
-"""`rebuild_index` makes the indexes that were there, and tells each log that it cannot
-read."""
+"""`rebuild_index` restores the former indexes, and reports each unreadable log."""
 
 from __future__ import annotations
 
@@ -53,7 +52,7 @@ def test_rebuild_index_makes_what_was_there(partition: Path, what: str) -> None:
 
 
 def test_rebuild_index_dry_run_changes_nothing(partition: Path) -> None:
-    """It tells the same numbers."""
+    """It returns the same numbers."""
     (partition / f"{0:020d}.index").unlink()
     before = snapshot_of(partition.parent)
     told = logstore.rebuild_index(partition, dry_run=True)
@@ -64,7 +63,7 @@ def test_rebuild_index_dry_run_changes_nothing(partition: Path) -> None:
 
 
 def test_rebuild_index_under_a_writer_raises(partition: Path) -> None:
-    """The writer may be of this process, whose lock must survive the attempt."""
+    """The writer may be in this process, whose lock must survive the attempt."""
     with logstore.open(partition.parent):
         for _ in range(2):
             with pytest.raises(logstore.StoreLockedError):
@@ -77,7 +76,7 @@ def test_rebuild_index_under_a_writer_raises(partition: Path) -> None:
 def test_rebuild_index_of_a_damaged_log_raises_and_builds_the_others(
     partition: Path,
 ) -> None:
-    """The indexes of the damaged one stay as they were."""
+    """The indexes of the damaged one are not changed."""
     bad, other = logs_in(partition)[:2]
     flip_bit(bad, 8 * 20)
     kept, lost = bad.with_suffix(".index"), other.with_suffix(".index")
@@ -139,6 +138,6 @@ def test_rebuild_index_goes_on_behind_a_partition_that_cannot_be_read(
     "name", ["nothing", "orders-0/x.log", f"orders-0/{77:020d}.log"]
 )
 def test_rebuild_index_of_nothing_raises(partition: Path, name: str) -> None:
-    """A path that is not there, or is no segment."""
+    """A missing path, or one that is no segment."""
     with pytest.raises(logstore.StoreNotFoundError):
         logstore.rebuild_index(partition.parent / name)

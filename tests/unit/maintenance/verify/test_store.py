@@ -1,6 +1,6 @@
-"""A run of `verify` over a store: of what it is made, what it changes, what it returns.
+"""A run of `verify` over a store: its parts, its side effects, its result.
 
-It finds nothing in an intact store; the tests beside this one damage one each.
+It finds nothing in an intact store; the neighbouring tests damage one each.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def test_verify_of_a_closed_store_finds_nothing(
 def test_verify_of_a_kafka_directory_finds_no_problem(
     scenario: object, deep: bool
 ) -> None:
-    """Nor of each of its partitions by itself."""
+    """A check of each partition alone finds none either."""
     directory: Path = scenario.directory  # type: ignore[attr-defined]
     assert logstore.verify(directory, deep=deep).problems == ()
     partitions = [scenario_part.directory for scenario_part in scenario.partitions]  # type: ignore[attr-defined]
@@ -69,7 +69,7 @@ def test_verify_of_a_kafka_directory_finds_no_problem(
 
 
 def test_verify_changes_nothing(partition: Path) -> None:
-    """No name, size or time, also where there is damage."""
+    """No name, size or time changes, even with damage."""
     zero(logs_in(partition)[1], 100, 300)
     before = snapshot_of(partition.parent)
     assert not logstore.verify(partition.parent, deep=True).ok
@@ -91,7 +91,7 @@ def test_verify_of_an_open_store_notes_that_it_is_not_closed(tmp_path: Path) -> 
 
 
 def test_verify_tells_its_progress(partition: Path) -> None:
-    """Up to all bytes of the logs."""
+    """It rises to all bytes of the logs."""
     calls: list[tuple[int, int]] = []
     report = logstore.verify(
         partition, on_progress=lambda done, total: calls.append((done, total))
@@ -101,7 +101,7 @@ def test_verify_tells_its_progress(partition: Path) -> None:
 
 
 def test_report_becomes_json(partition: Path) -> None:
-    """`to_dict` has all of it."""
+    """`to_dict` is complete."""
     flip_bit(logs_in(partition)[0], 8 * 30)
     value = json.loads(json.dumps(logstore.verify(partition).to_dict()))
     assert value["ok"] is False
@@ -111,7 +111,7 @@ def test_report_becomes_json(partition: Path) -> None:
 
 @pytest.mark.parametrize("name", ["missing", "empty", "strange.txt"])
 def test_verify_of_what_is_no_store_raises(tmp_path: Path, name: str) -> None:
-    """Nothing there, nothing in there, or a file of another kind."""
+    """A missing path, an empty directory, or a file of another kind."""
     (tmp_path / "empty").mkdir()
     (tmp_path / "strange.txt").write_bytes(b"")
     with pytest.raises(logstore.StoreNotFoundError):
@@ -119,7 +119,7 @@ def test_verify_of_what_is_no_store_raises(tmp_path: Path, name: str) -> None:
 
 
 def test_verify_takes_several_paths(tmp_path: Path) -> None:
-    """They are counted together."""
+    """The counts are sums."""
     first = write_store(tmp_path / "a", 10)
     second = write_store(tmp_path / "b", 20)
     assert logstore.verify([first, tmp_path / "b"]).records == 30
@@ -127,7 +127,7 @@ def test_verify_takes_several_paths(tmp_path: Path) -> None:
 
 
 def test_verify_reads_large_batches(tmp_path: Path) -> None:
-    """One that is larger than the buffer."""
+    """A batch is larger than the buffer."""
     with logstore.open(tmp_path) as store:
         orders = new_partition(store, 2, max_message_bytes=4 << 20)
         orders.append(bytes(3 << 20))
@@ -159,8 +159,8 @@ def test_verify_decompresses_up_to_the_limit_that_it_is_given(
 def test_repair_decompresses_up_to_the_limit_that_it_is_given(
     tmp_path: Path, magic: int
 ) -> None:
-    """Damage inside of a batch that is larger is not seen; what is not looked into is
-    not taken out."""
+    """Damage inside of a larger batch is not found; contents that are not checked are
+    not removed."""
     size = 100_000
     with logstore.open(tmp_path) as store:
         new_partition(store, magic, "gzip").append_many([bytes(size)])
@@ -179,7 +179,7 @@ def test_repair_decompresses_up_to_the_limit_that_it_is_given(
 
 
 def test_directory_that_cannot_be_listed_is_a_named_error(tmp_path: Path) -> None:
-    """No descriptor is left, perhaps."""
+    """There may be no descriptor left."""
     with logstore.open(tmp_path) as store:
         store.create_topic("a", 1)[0].append(b"x")
     for call in (logstore.verify, logstore.rebuild_index):
@@ -191,7 +191,8 @@ def test_directory_that_cannot_be_listed_is_a_named_error(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("what", ["byte", "text"])
 def test_damaged_file_of_a_group_is_a_problem(tmp_path: Path, what: str) -> None:
-    """A member treats it so, too; `verify`, the report and the hand-over show it."""
+    """A member treats it in the same way; `verify`, the report and the hand-over show
+    it."""
     store = store_with(tmp_path / "store")
     with consumer(store) as one:
         drain(one)

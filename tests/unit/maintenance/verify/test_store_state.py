@@ -23,7 +23,7 @@ partition = verifying.partition
 def test_a_bad_producer_snapshot_is_a_problem_after_a_clean_stop(
     tmp_path: Path,
 ) -> None:
-    """And a note after a crash, which may leave a part of one."""
+    """It is a note after a crash, which may leave a part of one."""
     path = golden_with(".snapshot", tmp_path)
     cut(path, path.stat().st_size - 1)
     assert kinds(logstore.verify(tmp_path / "store")) == ["producer-snapshot"]
@@ -46,7 +46,7 @@ def test_a_bad_producer_snapshot_is_a_problem_after_a_clean_stop(
     ],
 )
 def test_a_bad_checkpoint_is_a_problem(partition: Path, name: str, text: str) -> None:
-    """In the store, in the partition, and by itself."""
+    """It is in the store, in the partition, and checked by itself."""
     path = partition.parent / name
     path.write_text(text)
     assert ("checkpoint", str(path)) in [
@@ -61,7 +61,7 @@ def test_a_bad_checkpoint_is_a_problem(partition: Path, name: str, text: str) ->
 def test_damage_to_logstore_s_own_files_is_a_problem(
     partition: Path, name: str
 ) -> None:
-    """In the store, and by itself."""
+    """They are checked in the store, and by themselves."""
     path = partition.parent / name
     flip_bit(path, 8 * 40)
     report = logstore.verify(partition.parent)
@@ -75,8 +75,8 @@ def test_damage_to_logstore_s_own_files_is_a_problem(
 def test_damage_to_what_is_remembered_of_publishers_is_a_problem(
     partition: Path, name: str
 ) -> None:
-    """In the store, and by itself; also a file whose fields are not those of its
-    kind."""
+    """They are checked in the store, and by themselves; a file with fields of another
+    kind is a problem, too."""
     store = partition.parent
     with logstore.open(store) as opened:
         with opened.stage("spark", 1) as stage:
@@ -100,7 +100,7 @@ def test_damage_to_what_is_remembered_of_publishers_is_a_problem(
 
 
 def test_another_writer_is_noted(partition: Path) -> None:
-    """Then logstore's own state does not count."""
+    """logstore's own state does not count then."""
     (partition.parent / ".kafka_cleanshutdown").write_bytes(b"")
     (partition / ".logstore-state").unlink()
     report = logstore.verify(partition.parent)

@@ -1,5 +1,5 @@
-"""Transaction indexes that were lost or changed: `verify` says so, `rebuild_index` and
-`repair` make them from the log, and opening, if a broker was killed."""
+"""Transaction indexes that were lost or changed: `verify` reports them, `rebuild_index`
+and `repair` make them from the log, and opening, if a broker was killed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def indexes(path: Path) -> dict[str, bytes]:
 
 
 def changed(position: int, number: int) -> Callable[[list[TxnEntry]], list[TxnEntry]]:
-    """One field of the last entry is higher by a number."""
+    """The last entry with one field increased by a number."""
 
     def change(entries: list[TxnEntry]) -> list[TxnEntry]:
         last = list(entries[-1])
@@ -114,7 +114,7 @@ def test_index_that_is_gone_is_missed(tmp_path: Path) -> None:
 
 
 def test_entry_of_records_that_were_deleted_stays(tmp_path: Path) -> None:
-    """The log no longer says where the transaction began; the index may."""
+    """The log no longer has the beginning of the transaction; the index may."""
     log = written(tmp_path, batches=80)
     entry = next(
         e for e in log.aborted if e.last_offset - e.first_offset > 12 and e.first_offset
@@ -135,8 +135,8 @@ def test_entry_of_records_that_were_deleted_stays(tmp_path: Path) -> None:
 
 
 def test_index_behind_damage_stays_as_it_is(tmp_path: Path) -> None:
-    """Where the transactions began is not known: the damage is told, and the index of
-    each segment before it is built."""
+    """The beginnings of transactions are unknown: the damage is reported, and the index
+    of each segment before it is built."""
     written(tmp_path)
     sound = indexes(tmp_path)
     logs = sorted((tmp_path / "orders-0").glob("*.log"))
@@ -227,7 +227,7 @@ def test_opening_finishes_the_indexes_of_a_broker_that_was_killed(
 
 
 def test_opening_keeps_the_indexes_that_a_broker_has_flushed(tmp_path: Path) -> None:
-    """They are not read: what is below the recovery point is left as it is."""
+    """They are not read: files below the recovery point are not changed."""
     written(tmp_path)
     partition = left_by_a_broker(tmp_path)
     first = min(partition.glob("*.txnindex"))

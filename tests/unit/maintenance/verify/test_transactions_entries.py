@@ -33,7 +33,7 @@ def checked(
     aborted: set[tuple[int, int]] | None = None,
     end: int | None = None,
 ) -> tuple[bool, list[int | None], int]:
-    """Whether the entries can be used, where the problems are, how many notes."""
+    """Whether the entries can be used, positions of the problems, number of notes."""
     directory.write_file(NAME, format_txn_index(entries))
     run, parsed = Run(Files(), True, None), parse_segment_file(NAME)
     assert parsed is not None

@@ -1,4 +1,4 @@
-"""Records that are read as far as their structure holds."""
+"""Records that are read as far as their structure is intact."""
 
 from __future__ import annotations
 

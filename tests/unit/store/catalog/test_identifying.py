@@ -1,4 +1,4 @@
-"""The ids of a log, decided from facts."""
+"""The ids of a log, derived from facts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ID, OTHER = "1" * 32, "2" * 32
 LOG, EARLIER = "a" * 32, "b" * 32
 DERIVED = log_id_of(ID, 1)
 
-# One that was opened again after a clean close.
+# A log that was opened again after a clean close.
 USUAL = IdentityFacts(
     KEY, ID, False, True, True, TopicIdentity(ID, "t", 1, "", LOG), True, True, LOG,
     None,
@@ -32,7 +32,7 @@ def decided(**facts: Any) -> Identified:
 
 
 def test_log_that_all_files_agree_on_has_nothing_to_be_written() -> None:
-    """`.logstore-topic`, the topics file and the state say the same."""
+    """`.logstore-topic`, the topics file and the state agree."""
     assert decided() == Identified(LOG, is_identified=True)
 
 
@@ -51,8 +51,7 @@ def test_log_that_all_files_agree_on_has_nothing_to_be_written() -> None:
 def test_log_id_is_that_of_the_state_then_of_the_identity(
     facts: dict[str, Any], log_id: str
 ) -> None:
-    """One that an earlier release has given it stays; without any it follows from that
-    of the topic."""
+    """An id of an earlier release stays; without any it is derived from the topic's."""
     assert decided(**facts).log_id == log_id
 
 
@@ -67,20 +66,20 @@ def test_log_id_is_that_of_the_state_then_of_the_identity(
     ],
 )
 def test_file_that_says_something_else_is_written_again(facts: dict[str, Any]) -> None:
-    """Before the next append."""
+    """It is rewritten before the next append."""
     found = decided(**facts)
     assert not found.is_identified
     assert not found.is_foreign
 
 
 def test_directory_of_an_earlier_topic_is_foreign() -> None:
-    """It was put back; its log keeps its id."""
+    """It was restored; its log keeps its id."""
     found = decided(topic_id=OTHER)
     assert found == Identified(LOG, is_identified=False, is_foreign=True)
 
 
 def test_copied_directory_has_a_log_of_its_own() -> None:
-    """Not that of the log that it was copied from."""
+    """The id differs from the id of the original log."""
     topic_id = derived_id(ID, "t")
     found = decided(
         topic_id=topic_id, found=TopicIdentity(ID, "s", 1, "", LOG), recorded=LOG
@@ -101,7 +100,7 @@ def test_copied_directory_has_a_log_of_its_own() -> None:
 def test_id_is_renewed_only_where_logstore_had_written_one(
     facts: dict[str, Any], is_renewed: bool
 ) -> None:
-    """An empty topic, and one of Kafka alone, had none."""
+    """An empty topic, and one that only Kafka has used, never had an id."""
     lost = {"is_new_id": True, "has_settings": False, "is_noted": False, "found": None}
     assert decided(**{**lost, **facts}).is_renewed is is_renewed
 
@@ -119,8 +118,8 @@ def test_id_is_renewed_only_where_logstore_had_written_one(
 def test_log_whose_state_does_not_count_is_cut_if_logstore_knew_it(
     facts: dict[str, Any], is_cut: bool
 ) -> None:
-    """Another program may have changed it; one that logstore never had has no reader
-    who could tell."""
+    """Another program may have changed it; a log that logstore never had has no readers
+    to notice it."""
     assert decided(**facts).is_cut is is_cut
 
 
@@ -141,8 +140,8 @@ def test_log_may_be_changed_by_another_program_if_its_state_does_not_count(
     found: TopicIdentity | None,
     may_be: bool,
 ) -> None:
-    """One to which logstore has never written has nothing that could be lost. The
-    opening for writing and a reader of a copy ask the same."""
+    """A log to which logstore has never written has nothing to lose. The opening for
+    writing and a reader of a copy decide in the same way."""
     assert may_be_changed(recorded, earlier, found) is may_be
     facts = {"recorded": recorded, "earlier": earlier, "found": found}
     assert decided(**facts).is_cut is may_be

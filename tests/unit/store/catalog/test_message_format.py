@@ -19,12 +19,12 @@ from support.damage import FaultyFiles
 
 
 def written(path: Path, *magics: int, partitions: int = 1) -> Path:
-    """A store with a topic whose first log has a batch of each of these formats, and
-    that has no settings, as a broker leaves it."""
+    """A store with a topic whose first log has a batch of each of these formats,
+    without settings, as after a broker."""
     config = logstore.TopicConfig(message_format=magics[0] if magics else 1)
     with logstore.open(path) as store:
         store.create_topic("t", partitions, config)
-    # The settings of a partition that is open are those of its opening.
+    # An open partition keeps the settings of its opening.
     for magic in magics:
         with logstore.open(path) as store:
             topic = store.topic("t")
@@ -70,7 +70,7 @@ def test_other_processes_append_in_the_same_format(tmp_path: Path) -> None:
 
 
 def test_records_are_staged_in_the_same_format(tmp_path: Path) -> None:
-    """By a store that is read-only, also for a partition that was read before."""
+    """A read-only store stages them, also for a partition that was read before."""
     written(tmp_path, 2)
     with logstore.open(tmp_path, read_only=True) as store:
         partition = store.topic("t")[0]
@@ -85,7 +85,7 @@ def test_records_are_staged_in_the_same_format(tmp_path: Path) -> None:
 def test_reading_does_not_look_for_the_format(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """That would be one more read of each log."""
+    """Another read of each log would be needed."""
     asked: list[str] = []
 
     def counted(root: Directory, topic: str, numbers: Iterable[int]) -> int:
@@ -103,7 +103,7 @@ def test_reading_does_not_look_for_the_format(
 
 @pytest.mark.parametrize("is_created", [False, True])
 def test_format_that_was_given_is_used(tmp_path: Path, is_created: bool) -> None:
-    """It is used even in a later opening."""
+    """It is used in later openings, too."""
     config = logstore.TopicConfig(message_format=1)
     with logstore.open(written(tmp_path, 2)) as store:
         if is_created:
@@ -116,7 +116,7 @@ def test_format_that_was_given_is_used(tmp_path: Path, is_created: bool) -> None
 
 
 def test_other_settings_keep_the_format(tmp_path: Path) -> None:
-    """`exist_ok` without settings gives none; changed ones are those that it had."""
+    """`exist_ok` without settings changes none; changed settings include the format."""
     with logstore.open(written(tmp_path, 2)) as store:
         topic = store.create_topic("t", 1, exist_ok=True)
         assert topic.config.message_format == 2
@@ -127,7 +127,7 @@ def test_other_settings_keep_the_format(tmp_path: Path) -> None:
 
 
 def test_last_intact_batch_counts(tmp_path: Path) -> None:
-    """Not what is torn, nor an empty segment after it, nor a lying index."""
+    """A torn batch, an empty segment after it, and a wrong index do not count."""
     path = written(tmp_path, 1, 2) / "t-0"
     log = path / layout.segment_file(0, layout.LOG)
     with log.open("ab") as file:
@@ -148,8 +148,8 @@ def magic_of(path: Path) -> int | None:
 @pytest.mark.parametrize("call", ["list", "open", "read"])
 @pytest.mark.parametrize("error", [errno.EMFILE, errno.EACCES])
 def test_passing_error_chooses_no_format(tmp_path: Path, call: str, error: int) -> None:
-    """Magic 1 behind magic 2 would be the consequence, until the next opening. An error
-    that stays is that of the partition."""
+    """Otherwise magic 1 would follow magic 2, until the next opening. A permanent error
+    is an error of the partition."""
     written(tmp_path, 2)
     files = FaultyFiles()
     root = Directory.open_root(files, tmp_path)

@@ -1,4 +1,4 @@
-"""The identity of topics: kept through everything but their re-creation."""
+"""The identity of topics: kept through everything except re-creation."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KAFKA_ID = "0123456789abcdef0123456789abcdef"
 
 
 def another_program_writes(path: Path) -> None:
-    """Leave the directory like a broker that has used it."""
+    """Leave the directory as after a broker."""
     points = path / layout.RECOVERY_CHECKPOINT
     points.write_text(f"0\n1\nx 0 {len(points.read_bytes())}\n")
     (path / layout.CLEAN_SHUTDOWN).unlink(missing_ok=True)
@@ -38,7 +38,7 @@ def kafka_gives_id(path: Path, topic_id: str = KAFKA_ID) -> None:
 
 
 def make_again(path: Path) -> None:
-    """Put another directory into its place, as a broker does that makes a topic."""
+    """Replace the directory, as a broker does that creates the topic again."""
     shutil.rmtree(path)
     path.mkdir(0o700)
     (path / "00000000000000000000.log").touch()
@@ -67,7 +67,7 @@ def topic_id(path: Path) -> str:
 
 
 def test_partition_is_identified_by_its_first_append(tmp_path: Path) -> None:
-    """An empty partition has no file of its own."""
+    """An empty partition has no identity file."""
     with logstore.open(tmp_path) as store:
         topic = store.create_topic("t", 2)
         assert not list((tmp_path / "t-0").iterdir())
@@ -79,7 +79,7 @@ def test_partition_is_identified_by_its_first_append(tmp_path: Path) -> None:
 
 
 def test_first_append_without_room_for_the_identity_fails(tmp_path: Path) -> None:
-    """The log does not go without it."""
+    """The log is not begun without it."""
     files = FullDisk()
     with open_store(tmp_path, _files=files) as store:
         partition = store.create_topic("t")[0]
@@ -93,7 +93,7 @@ def test_first_append_without_room_for_the_identity_fails(tmp_path: Path) -> Non
 
 
 class Unlistable(Files):
-    """Lists no directory, if told so."""
+    """Lists no directory while `is_refused` is set."""
 
     is_refused = False
 
@@ -104,7 +104,7 @@ class Unlistable(Files):
 
 
 def test_first_append_lists_no_directory(tmp_path: Path) -> None:
-    """The writer knows whether there is a segment: nothing has to be looked for."""
+    """The writer knows whether there is a segment: no lookup is needed."""
     files = Unlistable()
     with open_store(tmp_path, _files=files) as store:
         partition = store.create_topic("t")[0]
@@ -145,7 +145,7 @@ def test_identity_costs_a_partition_one_sync_of_a_small_file(tmp_path: Path) -> 
 @pytest.mark.parametrize("what", ["another program", "owner", "topics", "identity"])
 @pytest.mark.parametrize("how", ["lost", "damaged"])
 def test_id_outlives_the_loss_of_one_file(path: Path, what: str, how: str) -> None:
-    """The partition and the catalog have it, each a copy of the other."""
+    """The partition and the catalog both store it."""
     before = topic_id(path)
     if what == "another program":
         another_program_writes(path)
@@ -170,7 +170,7 @@ def test_id_outlives_the_loss_of_one_file(path: Path, what: str, how: str) -> No
 
 
 def test_id_lost_with_both_files_is_kafkas(path: Path) -> None:
-    """Kafka's own file may have it if neither of logstore's files has."""
+    """If neither of logstore's files has it, Kafka's own file may."""
     kafka_gives_id(path / "t-0")
     (path / layout.TOPICS).unlink()
     (path / "t-0" / layout.TOPIC_IDENTITY).unlink()
@@ -178,7 +178,7 @@ def test_id_lost_with_both_files_is_kafkas(path: Path) -> None:
 
 
 def test_id_that_nothing_tells_is_renewed_and_reported(path: Path) -> None:
-    """A topic whose id is lost gets a new one, which the report says."""
+    """The topic gets a new id, and the report says so."""
     before = topic_id(path)
     (path / layout.TOPICS).unlink()
     (path / "t-0" / layout.TOPIC_IDENTITY).unlink()
@@ -213,7 +213,7 @@ def test_id_of_a_topic_that_had_none_is_not_renewed(tmp_path: Path, left: str) -
 
 
 def test_topic_made_again_by_another_program_has_another_id(path: Path) -> None:
-    """It has none of logstore's files, where the catalog says that it had."""
+    """The catalog has an id, but the directories have no files of logstore."""
     before = topic_id(path)
     another_program_writes(path)
     for number in range(2):
@@ -241,7 +241,8 @@ def test_topic_fetched_anew_under_kafkas_id_is_the_same(path: Path) -> None:
 
 
 def test_topic_that_was_never_written_to_keeps_its_id(tmp_path: Path) -> None:
-    """Another program may write to it first: that has no file of logstore either."""
+    """Another program may write to it first: its directory has no file of logstore in
+    any case."""
     with logstore.open(tmp_path) as store:
         store.create_topic("t")
     before = topic_id(tmp_path)
@@ -251,7 +252,7 @@ def test_topic_that_was_never_written_to_keeps_its_id(tmp_path: Path) -> None:
 
 
 def test_kafkas_metadata_does_not_change_an_id(path: Path) -> None:
-    """The page on hand-over says to copy the file of the new cluster."""
+    """The page on hand-over recommends to copy the file of the new cluster."""
     before = topic_id(path)
     kafka_gives_id(path / "t-0")
     another_program_writes(path)
@@ -259,7 +260,7 @@ def test_kafkas_metadata_does_not_change_an_id(path: Path) -> None:
 
 
 def test_topic_of_kafka_alone_has_kafkas_id(tmp_path: Path) -> None:
-    """And keeps it, once it was written to."""
+    """The id stays after a first append."""
     (tmp_path / "t-0").mkdir(0o700)
     (tmp_path / "t-0" / "00000000000000000000.log").touch()
     assert topic_id(tmp_path) == ""
@@ -275,7 +276,7 @@ def test_topic_of_kafka_alone_has_kafkas_id(tmp_path: Path) -> None:
 def test_topic_that_was_moved_keeps_its_id_and_settings(
     path: Path, is_foreign: bool
 ) -> None:
-    """Its directories have another name, and the old one is gone."""
+    """Its directories have another name, and the old ones are gone."""
     before = topic_id(path)
     with logstore.open(path) as store:
         store["t"].configure(logstore.TopicConfig(segment_bytes=5000))
@@ -314,7 +315,7 @@ def test_topic_that_was_moved_twice_keeps_its_id_and_settings(path: Path) -> Non
 
 
 def test_copy_of_a_topic_under_another_name_has_its_own_id(path: Path) -> None:
-    """Else what is kept of the two would be taken for one."""
+    """Otherwise data kept about the two would be mixed up."""
     before = topic_id(path)
     shutil.copytree(path / "t-0", path / "u-0")
     copied = derived_id(before, "u")
@@ -350,8 +351,8 @@ def test_log_of_a_copied_topic_has_the_id_that_its_owner_gives_it(path: Path) ->
 
 
 def test_log_of_a_copied_topic_keeps_its_id_after_a_kill(path: Path) -> None:
-    """Its state is written before `.logstore-topic`: else both would say that it is the
-    original's log under the copy's name."""
+    """Its state is written before `.logstore-topic`: otherwise both would claim that it
+    is the original's log under the copy's name."""
     shutil.copytree(path / "t-0", path / "u-0")
     with logstore.open(path, read_only=True) as store:
         mark = store.topic("u")[0].mark()
@@ -374,7 +375,7 @@ def test_log_of_a_copied_topic_keeps_its_id_after_a_kill(path: Path) -> None:
 def test_log_of_a_copied_topic_whose_first_append_fails_keeps_its_id(
     path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
-    """Whichever of the two files was written."""
+    """Either of the two files may have been written."""
     shutil.copytree(path / "t-0", path / "u-0")
     name = {"state": layout.PARTITION_STATE, "identity": layout.TOPIC_IDENTITY}[call]
     with logstore.open(path, read_only=True) as store:
@@ -404,7 +405,7 @@ def test_log_of_a_copied_topic_whose_first_append_fails_keeps_its_id(
 def test_partition_put_back_from_an_earlier_topic_takes_no_appends(
     path: Path,
 ) -> None:
-    """It can be read, and has the id that its directory says."""
+    """It can be read, and has the id in its directory."""
     before = topic_id(path)
     shutil.copytree(path / "t-0", path.parent / "kept")
     with logstore.open(path) as store:
@@ -431,7 +432,7 @@ def test_partition_put_back_from_an_earlier_topic_takes_no_appends(
 
 
 def test_log_id_of_an_earlier_release_stays(path: Path) -> None:
-    """Its marks continue."""
+    """Its marks stay valid."""
     with logstore.open(path) as store:
         mark = store["t"][0].mark()
     assert mark is not None
@@ -453,7 +454,7 @@ def test_log_id_of_an_earlier_release_stays(path: Path) -> None:
 def test_handles_of_a_topic_that_was_made_again_raise(
     path: Path, is_owner: bool
 ) -> None:
-    """Each holds the id of its topic; whoever asks again gets the new one."""
+    """Each handle holds the id of its topic; new handles have the new one."""
     with logstore.open(path) as store, contextlib.ExitStack() as stack:
         reading = store
         if not is_owner:
@@ -495,14 +496,14 @@ def test_handles_of_a_topic_that_was_made_again_raise(
 
 
 def test_partition_not_found_is_a_kind_of_topic_not_found() -> None:
-    """Whoever handles the one handles the other."""
+    """A handler for the general error covers both."""
     assert issubclass(
         logstore.errors.PartitionNotFoundError, logstore.TopicNotFoundError
     )
 
 
 def mark_of(path: Path) -> logstore.types.LogMark:
-    """After a sync: so the state has it."""
+    """A mark after a sync, so that the state has it."""
     with logstore.open(path) as store:
         store["t"][0].append(b"known", durable=True)
         found = store["t"][0].mark()
@@ -524,7 +525,7 @@ def unchanged_after_opening(path: Path, mark: logstore.types.LogMark) -> int | N
 def test_mark_counts_up_to_the_batch_that_the_state_vouches_for(
     tmp_path: Path, message_format: int
 ) -> None:
-    """Behind it another program may have cut the log, and let it grow."""
+    """Later batches may have been cut and replaced by another program."""
     path = tmp_path / "s"
     config = logstore.TopicConfig(message_format=message_format)
     with logstore.open(path) as store:
@@ -532,7 +533,7 @@ def test_mark_counts_up_to_the_batch_that_the_state_vouches_for(
     mark = mark_of(path)
     another_program_writes(path)
     assert unchanged_after_opening(path, mark) == 10
-    # The next one knows what the one before has appended.
+    # The next writer knows the appends of the previous one.
     assert unchanged_after_opening(path, mark) == 10
 
 
@@ -540,7 +541,7 @@ def test_mark_counts_up_to_the_batch_that_the_state_vouches_for(
 def test_mark_does_not_count_where_nothing_vouches_for_the_log(
     path: Path, how: str
 ) -> None:
-    """The id alone would say that the log is unchanged."""
+    """The id alone does not prove that the log is unchanged."""
     mark = mark_of(path)
     log = path / "t-0" / "00000000000000000000.log"
     if how == "cut":
@@ -562,7 +563,7 @@ def test_mark_does_not_count_where_nothing_vouches_for_the_log(
 
 
 def test_high_watermark_of_a_broker_stays_where_the_log_does(path: Path) -> None:
-    """The cut that is noted after it has written removes nothing."""
+    """The cut recorded after its writes removes nothing."""
     mark_of(path)
     points = path / layout.HIGH_WATERMARKS
     points.write_text("0\n1\nt 0 2\n")

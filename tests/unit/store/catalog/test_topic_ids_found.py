@@ -1,4 +1,4 @@
-"""The id of a topic that the catalog has none of."""
+"""The id of a topic without an id in the catalog."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ def kafka_gives_id(path: Path) -> None:
 def test_copy_of_a_topic_that_only_kafka_knows_has_an_id_of_its_own(
     tmp_path: Path,
 ) -> None:
-    """If the topic that it was copied from is still there. Alone it keeps Kafka's."""
+    """This holds if the original topic still exists. Alone, the copy keeps Kafka's
+    id."""
     (tmp_path / "copy-0").mkdir()
     kafka_gives_id(tmp_path / "copy-0")
     root = Directory.open_root(Files(), str(tmp_path))

@@ -57,7 +57,7 @@ def test_count_of_leading_partitions_ends_at_the_first_gap() -> None:
 
 
 def test_file_says_what_was_written(root: Directory, settings: TopicSettings) -> None:
-    """Appended, removed, and written whole at the end."""
+    """It is appended to, entries are removed, and it is written whole at the end."""
     settings.write("b", {"partitions": 2})
     assert stored(root) == settings.stored == {"a": ONE, "b": {"partitions": 2}}
     settings.write("b", None)
@@ -84,7 +84,7 @@ def test_failed_write_changes_nothing_and_the_next_one_writes_the_file_whole(
 def test_write_interrupted_behind_the_file_is_repeated_whole(
     root: Directory, settings: TopicSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Memory does not have what the file may have: the next change decides."""
+    """Memory lacks changes that the file may have: the next change decides."""
     append = GrowingFile.append
 
     def interrupted(file: GrowingFile, text: str) -> bool:
@@ -147,7 +147,7 @@ def test_emptied_directories_stay_until_the_settings_have_caught_up(
     settings: TopicSettings,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """From their names an opening knows that nothing is lost."""
+    """Their names prove to an opening that nothing is lost."""
     deleted = DeletedDirectories(root, settings)
     root.make(DELETED)
     disk.fail("write", errno.ENOSPC)
@@ -205,7 +205,7 @@ def test_new_topic_has_a_new_id_and_a_known_one_its_own(
 
 
 def test_settings_are_made_once_until_they_change(settings: TopicSettings) -> None:
-    """This includes the defaults; invalid settings are refused each time."""
+    """The defaults are cached, too; invalid settings are refused each time."""
     first = settings.config("a")
     assert settings.config("a") is first
     settings.write("a", {**ONE, "config": {"retention_ms": 7}})

@@ -1,4 +1,4 @@
-"""The topics file: what is appended to it, and what writes it whole."""
+"""The topics file: entries that are appended, and rewrites of the whole file."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def segment_bytes(store: logstore.Store) -> dict[str, int]:
 def test_changes_of_topics_are_appended_and_closing_writes_the_file_whole(
     tmp_path: Path,
 ) -> None:
-    """So an earlier version reads the topics of a store that was closed."""
+    """An earlier version can read the topics of a store that was closed."""
     with logstore.open(tmp_path / "store") as store:
         for name in ("a", "b", "c"):
             store.create_topic(name)
@@ -128,7 +128,7 @@ def test_damage_before_the_last_entry_is_reported(tmp_path: Path) -> None:
 def test_interrupted_change_leaves_memory_and_file_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str, call: int
 ) -> None:
-    """The next change writes the file whole, from what memory has."""
+    """The next change rewrites the file from memory."""
     append, left = growing_file.GrowingFile.append, call
 
     def interrupted(self: growing_file.GrowingFile, text: str) -> bool:
@@ -174,7 +174,8 @@ def test_reader_in_another_process_sees_an_appended_change(tmp_path: Path) -> No
 
 
 def test_names_collide_as_long_as_the_other_topic_is_there(tmp_path: Path) -> None:
-    """Kafka takes "." and "_" for the same; also names of topics made since."""
+    """Kafka does not distinguish "." from "_"; names of topics made since count,
+    too."""
     with logstore.open(tmp_path) as store:
         store.create_topic("a.b")
         for _ in range(2):
@@ -191,7 +192,7 @@ def test_names_collide_as_long_as_the_other_topic_is_there(tmp_path: Path) -> No
 
 
 def test_deletion_on_a_full_disk_is_written_when_there_is_room(tmp_path: Path) -> None:
-    """Entries and whole files need room; what is left of them counts for nothing."""
+    """Entries and whole files need room; partial ones are ignored."""
     files = FullDisk()
     with open_store(tmp_path / "store", _files=files) as store:
         for name in ("a", "b", "c"):
@@ -238,7 +239,7 @@ def test_creation_without_room_is_undone(tmp_path: Path, nth: int) -> None:
 def test_creation_that_cannot_be_undone_is_not_in_the_settings_later(
     tmp_path: Path,
 ) -> None:
-    """The entry that takes it back finds no room: it is written with the next one."""
+    """The entry that reverts it finds no room: it is written with the next one."""
     files = FullDisk()
     with open_store(tmp_path, _files=files) as store:
         store.create_topic("a")
@@ -257,7 +258,7 @@ def test_creation_whose_last_write_is_made_and_fails_is_undone_if_that_can_be_to
     tmp_path: Path, can_cut: bool
 ) -> None:
     """If the settings named the partitions, and the directories were gone, they would
-    be lost ones."""
+    count as lost."""
     files = FullDisk()
     with open_store(tmp_path / "store", _files=files) as store:
         store.create_topic("a")
@@ -299,7 +300,7 @@ def test_creation_is_undone_where_nothing_can_be_written(tmp_path: Path) -> None
 
 
 def begin_creation(store: Path, topic: str, partitions: int) -> None:
-    """Leave what a process leaves that is killed while it adds partitions."""
+    """Leave the files of a process that is killed while it adds partitions."""
     value = json.loads((store / layout.TOPICS).read_bytes().partition(b"\n")[2])
     value["topics"][topic].update(partitions=partitions, creating=True)
     root = Directory.open_root(Files(), str(store))
@@ -311,7 +312,7 @@ def begin_creation(store: Path, topic: str, partitions: int) -> None:
 def test_creation_is_finished_by_an_opening_that_finds_room(
     tmp_path: Path, method: str
 ) -> None:
-    """A full disk does not stop the opening: what is not complete is not there yet."""
+    """A full disk does not stop the opening: incomplete partitions do not exist yet."""
     with logstore.open(tmp_path) as store:
         store.create_topic("a")[0].append(b"x")
     begin_creation(tmp_path, "a", 3)
@@ -329,7 +330,7 @@ def test_creation_is_finished_by_an_opening_that_finds_room(
 def test_opening_that_cannot_finish_a_creation_raises_other_errors(
     tmp_path: Path,
 ) -> None:
-    """Only a full disk is waited for."""
+    """Only a full disk is tolerated."""
     with logstore.open(tmp_path) as store:
         store.create_topic("a")
     begin_creation(tmp_path, "a", 2)
@@ -340,8 +341,8 @@ def test_opening_that_cannot_finish_a_creation_raises_other_errors(
 
 
 def test_deletion_is_finished_after_its_entry_is_synced(tmp_path: Path) -> None:
-    """A process that was killed may have written it, and not synced it. If a power
-    failure took it back, directories would be missing."""
+    """A process that was killed may have written it without a sync. If a power failure
+    reverted it, directories would be missing."""
     files = FaultyFiles()
     with open_store(tmp_path / "store", _files=files) as store:
         for name in ("a", "b"):
@@ -363,7 +364,8 @@ def test_topic_is_deleted_where_its_directory_cannot_be_renamed(
     tmp_path: Path, is_recorded: bool, fails: int
 ) -> None:
     """A full disk has no room for the longer name. If the deletion is recorded, the
-    directory is removed at once; else its indexes make room for two tries more."""
+    directory is removed at once; otherwise its indexes make room for two more
+    attempts."""
     files = FullDisk()
     with open_store(tmp_path, _files=files) as store:
         config = logstore.TopicConfig(file_delete_delay_ms=0)
@@ -407,7 +409,7 @@ def test_topic_that_finds_no_room_to_be_deleted_is_there_after_a_kill(
 
 
 def forge_settings(store: Path, **settings: object) -> None:
-    """Let the topics file say of orders what no release of today accepts."""
+    """Give orders settings in the topics file that no current release accepts."""
     value = json.loads((store / layout.TOPICS).read_bytes().partition(b"\n")[2])
     value["topics"]["orders"]["config"].update(settings)
     root = Directory.open_root(Files(), str(store))
@@ -419,7 +421,7 @@ def forge_settings(store: Path, **settings: object) -> None:
 def test_topic_whose_stored_settings_do_not_count_can_be_deleted_or_configured(
     tmp_path: Path, what: dict[str, object], is_set: bool
 ) -> None:
-    """The store opens, and names it; its other topics are there, and are retained."""
+    """The store opens, and names it; its other topics are usable, and are retained."""
     with logstore.open(tmp_path) as store:
         store.create_topic("orders", 2)[0].append(b"v")
         store.create_topic("others")[0].append(b"v")
@@ -444,7 +446,7 @@ def test_topic_whose_stored_settings_do_not_count_can_be_deleted_or_configured(
 def test_deletion_of_a_topic_with_invalid_settings_that_fails_is_undone(
     tmp_path: Path,
 ) -> None:
-    """Where nothing could be written, the topic is as it was, and named as before."""
+    """If nothing could be written, the topic is unchanged, and named as before."""
     with logstore.open(tmp_path) as store:
         store.create_topic("orders")[0].append(b"v")
     forge_settings(tmp_path, segment_bytes=-1)

@@ -78,8 +78,8 @@ def test_position_above_the_end_of_a_copy_is_lowered_and_named(
 def test_position_from_before_a_cut_is_lowered_to_the_cut(
     tmp_path: Path, way: str
 ) -> None:
-    """The log has grown again since: what it got since then was not processed. A
-    position from after the cut is lowered to the end."""
+    """The log has grown again since: later records were not processed. A position from
+    after the cut is lowered to the end."""
     data = tmp_path / "data"
     _stored(data, 30)
     if way == "transactions":
@@ -100,8 +100,8 @@ def test_position_from_before_a_cut_is_lowered_to_the_cut(
 def test_log_of_a_copy_has_a_cut_at_its_end_before_the_first_append(
     tmp_path: Path,
 ) -> None:
-    """A reader that has read more of the original is told, in every partition, also in
-    one that is written to after another opening."""
+    """A reader that has read more of the original notices the cut, in every partition,
+    also in one that is written to after another opening."""
     data, copy = tmp_path / "data", tmp_path / "copy"
     _stored(data)
     with logstore.open(data) as store:
@@ -156,7 +156,7 @@ def test_store_that_is_not_a_copy_gets_no_cut(tmp_path: Path) -> None:
 
 
 def test_copy_without_its_owner_file_has_lower_positions(tmp_path: Path) -> None:
-    """Without it, nobody knows of whom the directory is: it may be a copy."""
+    """Without it the origin of the directory is unknown: it may be a copy."""
     data, copy = tmp_path / "data", tmp_path / "copy"
     _stored(data)
     shutil.copytree(data, copy)
@@ -176,7 +176,7 @@ def test_copy_without_its_owner_file_has_lower_positions(tmp_path: Path) -> None
 
 
 def test_positions_are_lowered_whatever_was_imported(tmp_path: Path) -> None:
-    """A program that only opens the copy has no group."""
+    """A program that only opens the copy uses no group."""
     data, copy = tmp_path / "data", tmp_path / "copy"
     _stored(data)
     shutil.copytree(data, copy)
@@ -242,7 +242,7 @@ def test_publication_without_its_records_is_unknown_in_a_copy(tmp_path: Path) ->
 def test_damaged_file_of_unknown_publications_refuses_only_repetitions(
     tmp_path: Path, what: str
 ) -> None:
-    """A higher sequence is new, whatever the file said."""
+    """A higher sequence is new, whatever the file contained."""
     data = tmp_path / "data"
     _stored(data)
     _published(data, 1)
@@ -257,7 +257,8 @@ def test_damaged_file_of_unknown_publications_refuses_only_repetitions(
 
 
 def _transacted(path: Path, count: int, *, reset: str = "earliest") -> None:
-    """Read so many records, and publish that position with a transaction."""
+    """Read the given number of records, and publish that position with a
+    transaction."""
     with (
         logstore.open(path) as store,
         logstore.Consumer(store, group="g", topics=["t"], reset=reset) as consumer,
@@ -274,7 +275,7 @@ def _shown(path: Path, group: str = "g") -> int | None:
 
 
 def _contents(path: Path) -> dict[str, bytes]:
-    """All but what the owner and the members that live now write of themselves."""
+    """All files except data of the owner and of live members about themselves."""
     theirs = (".logstore-group-g.lock", ".logstore-lock")
     return {
         str(file.relative_to(path)): file.read_bytes()
@@ -348,8 +349,8 @@ def test_reset_in_a_copy_that_was_only_read_goes_from_the_lowered_position(
 def test_published_position_above_the_end_of_a_copy_is_lowered_and_named(
     tmp_path: Path,
 ) -> None:
-    """This includes a group that commits by transactions: durably, and once in the
-    report. A transaction continues from there."""
+    """A group that commits by transactions: durably, and once in the report. A
+    transaction continues from there."""
     _, copy = _copied_positions(tmp_path, "transactions")
     with logstore.open(copy) as store:
         (action,) = store.recovery_report.actions
@@ -431,7 +432,7 @@ def test_log_of_a_copy_whose_position_cannot_be_lowered_takes_no_appends(
 def test_position_whose_group_stands_still_holds_up_an_opening_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All groups together are waited for as long as one."""
+    """There is one wait for all groups together."""
     data, copy = tmp_path / "data", tmp_path / "copy"
     _stored(data)
     shutil.copytree(data, copy)
@@ -461,8 +462,8 @@ def test_position_whose_group_stands_still_holds_up_an_opening_once(
 def test_copy_whose_positions_cannot_be_read_is_not_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Any partition could have one above its end. A damaged file is no reason: its
-    consumers raise that."""
+    """Any partition could have one above its end. A damaged file does not prevent it:
+    its consumers raise the error."""
     _, copy = _copied_positions(tmp_path, "commits")
     before = _contents(copy)
 
@@ -486,7 +487,7 @@ def test_copy_whose_positions_cannot_be_read_is_not_opened(
 def test_transaction_from_before_a_copy_is_refused_after_its_positions_were_lowered(
     tmp_path: Path,
 ) -> None:
-    """The lowered positions have a number of their own."""
+    """The lowered positions have a new sequence number."""
     data, copy = _copied_positions(tmp_path, "transactions")
     identity = "group:g"
     with logstore.open(data, read_only=True) as store:
@@ -502,7 +503,7 @@ def test_transaction_from_before_a_copy_is_refused_after_its_positions_were_lowe
 def test_position_above_the_end_of_what_is_no_copy_is_out_of_range(
     tmp_path: Path, way: str
 ) -> None:
-    """Neither lowered nor skipped, before and after the log has grown past it."""
+    """It is neither lowered nor skipped, before and after the log has grown past it."""
     data, copy = _copied_positions(tmp_path, way)
     # The owner file is settled; then the positions of the other store come.
     with logstore.open(copy) as store:
@@ -526,8 +527,8 @@ def test_position_above_the_end_of_what_is_no_copy_is_out_of_range(
 def test_publication_without_its_records_is_unknown_for_a_read_only_store(
     tmp_path: Path,
 ) -> None:
-    """The same numbers are known before and after the first opening for writing, and
-    who hands in the same again is told."""
+    """The same sequences are known before and after the first opening for writing, and
+    a repeated hand-in is refused."""
     data, copy = tmp_path / "data", tmp_path / "copy"
     _stored(data)
     _published(data, 1)

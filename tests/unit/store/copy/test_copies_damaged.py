@@ -44,8 +44,8 @@ def _damaged_copy(tmp_path: Path, *, is_foreign: bool) -> Path:
 def test_copy_with_a_damaged_partition_is_a_copy_once(
     tmp_path: Path, is_foreign: bool
 ) -> None:
-    """Its logs get no further cuts. The damaged one has its cut, too, for when the
-    damage is gone."""
+    """Its logs get no further cuts. The damaged one has its cut, too, for the time
+    after its repair."""
     copy = _damaged_copy(tmp_path, is_foreign=is_foreign)
     with logstore.open(copy) as store:
         store.topic("t").append(b"x")
@@ -64,7 +64,7 @@ def test_copy_with_a_damaged_partition_is_a_copy_once(
 def test_copy_whose_damaged_partition_cannot_be_written_to_stays_one(
     tmp_path: Path,
 ) -> None:
-    """Its log would lack the cut for good."""
+    """Its log would never get the cut."""
     copy = _damaged_copy(tmp_path, is_foreign=False)
     files = FaultyFiles()
     with open_store(copy, _files=files) as store:
@@ -82,7 +82,7 @@ def test_copy_whose_damaged_partition_cannot_be_written_to_stays_one(
 
 
 def _put(store: logstore.Store, identity: str, topic: str, sequence: int = 1) -> bool:
-    """Publish one record. Returns whether that is new."""
+    """Publish one record. Returns whether it is new."""
     with store.stage(identity, sequence) as stage:
         stage.append_many(store.topic(topic)[0], [b"x"])
         staged = stage.finish()
@@ -123,7 +123,8 @@ def test_publication_whose_records_are_there_is_known_in_a_copy(
 def test_publication_is_unknown_in_a_copy_only_if_its_own_log_is_short(
     tmp_path: Path,
 ) -> None:
-    """Others of the same journal are there. A topic that the copy lacks is short."""
+    """Other publications in the same journal are complete. A topic that the copy lacks
+    is short."""
     data, copy = tmp_path / "data", tmp_path / "copy"
     with logstore.open(data) as store:
         for topic in ("t", "other"):
@@ -147,7 +148,7 @@ def test_publication_is_unknown_in_a_copy_only_if_its_own_log_is_short(
 def test_publication_that_a_crash_ends_in_a_copy_is_undone_to_the_end_of_its_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not to the end that the log of the original had by the journal."""
+    """It is not the end of the original log in the journal."""
     data, copy, crashed = (tmp_path / name for name in ("data", "copy", "crashed"))
     with logstore.open(data) as store:
         store.create_topic("t")
@@ -178,7 +179,8 @@ def test_publication_that_a_crash_ends_in_a_copy_is_undone_to_the_end_of_its_log
 def test_copy_with_a_bad_file_of_unknown_publications_can_be_opened(
     tmp_path: Path,
 ) -> None:
-    """Each repetition is refused while it is bad, also of what is short now."""
+    """Each repetition is refused while it is bad, also of a publication that is short
+    now."""
     data, copy = tmp_path / "data", tmp_path / "copy"
     with logstore.open(data) as store:
         store.create_topic("t")
@@ -195,7 +197,7 @@ def test_copy_with_a_bad_file_of_unknown_publications_can_be_opened(
 
 
 def test_cut_that_the_journal_cannot_be_told_of_is_refused(tmp_path: Path) -> None:
-    """It says where the log ends; after an append that came since, it does not."""
+    """The journal has an end of the log, which is out of date after a later append."""
     files = FaultyFiles()
     with open_store(tmp_path, _files=files) as store:
         store.create_topic("t")

@@ -10,7 +10,7 @@ from logstore.store.copy.cut import take_cut
 
 
 class _Grows(dict[str, Any]):
-    """Settings of a topic: while they are copied, another topic gets some."""
+    """Settings of a topic that grow during a copy: another topic gets some."""
 
     def __init__(self, all_settings: dict[str, Any], own: dict[str, Any]) -> None:
         super().__init__(own)

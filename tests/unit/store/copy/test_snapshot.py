@@ -64,7 +64,7 @@ def _records(path: Path) -> dict[tuple[str, int], list[tuple[int, bytes | None]]
 def test_snapshot_of_an_open_store_has_everything_and_opens_as_closed(
     tmp_path: Path, links: bool
 ) -> None:
-    """A copy has records, settings, publications, positions and producers."""
+    """Records, settings, publications, positions and producers."""
     source, copy = tmp_path / "source", tmp_path / "deep" / "copy"
     with logstore.open(source) as store:
         _filled(store)
@@ -168,7 +168,7 @@ def test_snapshot_at_a_bad_place_is_refused(tmp_path: Path) -> None:
 
 
 class _Mounted(Files):
-    """Each directory is the root of a mount of its own."""
+    """Each directory is the root of a separate mount."""
 
     def mounts(self, fd: int) -> tuple[int, str]:
         return self.stat(fd).inode, ""
@@ -178,7 +178,7 @@ class _Mounted(Files):
 def test_snapshot_at_what_a_directory_cannot_replace_is_refused_before_it_is_made(
     tmp_path: Path, what: str
 ) -> None:
-    """Nothing is copied in vain, which could take hours."""
+    """No time is wasted on the copy, which could take hours."""
     place, there = tmp_path / "place", tmp_path / "there"
     files: Files = Files()
     if what == "mount point":
@@ -257,7 +257,7 @@ def test_unfinished_snapshot_is_no_store(tmp_path: Path) -> None:
     for read_only in (True, False):
         with pytest.raises(logstore.StoreNotFoundError, match="not finished"):
             logstore.open(tmp_path / left, read_only=read_only)
-    # Nor does anything call it sound that reads files without opening the store.
+    # Nor do checks of files accept it without opening the store.
     for look in (logstore.verify, logstore.kafka.check_handover, logstore.report):
         with pytest.raises(logstore.StoreNotFoundError, match="not finished"):
             look(tmp_path / left)
@@ -269,7 +269,8 @@ def test_unfinished_snapshot_is_no_store(tmp_path: Path) -> None:
 def test_snapshot_that_is_put_back_in_its_place_is_a_copy(
     tmp_path: Path, way: str
 ) -> None:
-    """A reader that had read more of the original is told, as in any other copy."""
+    """A reader that had read more of the original notices the cut, as in any other
+    copy."""
     source, copy = tmp_path / "source", tmp_path / "copy"
     with logstore.open(source) as store:
         partition = store.create_topic("t")[0]
@@ -290,7 +291,7 @@ def test_snapshot_that_is_put_back_in_its_place_is_a_copy(
         partition.append_many([b"later"] * 20)
         assert partition.unchanged_below(mark) == 10
     with logstore.open(source) as store:
-        # From its close on it is a store of its own, with the marks that it gave.
+        # After its close it is an independent store, with the marks that it gave.
         partition = store.topic("t")[0]
         settled = partition.mark()
         assert settled is not None
@@ -365,7 +366,7 @@ def test_snapshot_of_an_owner_that_does_not_answer_is_refused(
 
 
 def test_request_whose_process_has_ended_is_removed(tmp_path: Path) -> None:
-    """A request that is left over makes no snapshot, and stops no later one."""
+    """A leftover request makes no snapshot, and stops no later one."""
     source = tmp_path / "source"
     with logstore.open(source) as store:
         _filled(store)
@@ -377,7 +378,7 @@ def test_request_whose_process_has_ended_is_removed(tmp_path: Path) -> None:
 
 
 def test_snapshot_of_a_damaged_partition_has_its_damage(tmp_path: Path) -> None:
-    """A partition that takes no appends is copied as it is, and named."""
+    """A partition that takes no appends is copied unchanged, and named."""
     source = tmp_path / "source"
     with logstore.open(source) as store:
         _filled(store)
@@ -399,7 +400,7 @@ def test_snapshot_of_a_damaged_partition_has_its_damage(tmp_path: Path) -> None:
 def test_snapshot_of_a_damaged_partition_leaves_out_what_was_put_aside(
     tmp_path: Path,
 ) -> None:
-    """The directory that a repair has made is no file of the partition, also if it is
+    """The directory of a repair is no file of the partition, also if the partition is
     damaged again."""
     source, copy = tmp_path / "source", tmp_path / "copy"
     with logstore.open(source) as store:
@@ -426,8 +427,8 @@ def test_snapshot_of_a_damaged_partition_leaves_out_what_was_put_aside(
 
 
 def test_snapshot_without_the_directory_of_a_partition_names_it(tmp_path: Path) -> None:
-    """Whoever makes backups is told that one of the partitions is not in them, and the
-    copy says so, too."""
+    """The report of a backup names the partition that is not in it, and so does the
+    copy."""
     source, copy = tmp_path / "source", tmp_path / "copy"
     with logstore.open(source) as store:
         _filled(store)
@@ -488,7 +489,7 @@ def test_snapshot_of_a_brokers_directory_has_what_the_broker_starts_with(
 def test_snapshot_that_cannot_copy_the_clusters_metadata_leaves_nothing(
     tmp_path: Path,
 ) -> None:
-    """A broker would set all logs of such a copy aside: there is none."""
+    """A broker would set all logs of such a copy aside: no copy is made."""
 
     class Bad(Files):
         """Cannot read the state of the quorum."""

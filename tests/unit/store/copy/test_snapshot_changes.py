@@ -46,7 +46,7 @@ def _records(partition: logstore.Partition) -> list[tuple[int, bytes | None]]:
 
 
 def _compacted(store: logstore.Store, count: int = 3000) -> logstore.Partition:
-    """A partition whose compaction leaves gaps; time goes by ten ms a record."""
+    """A partition whose compaction leaves gaps; time advances by ten ms per record."""
     partition = store.create_topic("t", 1, CONFIG)[0]
     for number in range(count):
         key = number if number % 3 == 0 else number % 7
@@ -58,8 +58,8 @@ def _compacted(store: logstore.Store, count: int = 3000) -> logstore.Partition:
 def test_snapshot_of_a_log_that_is_compacted_meanwhile_has_its_own_indexes(
     tmp_path: Path, links: bool
 ) -> None:
-    """The indexes and digests of the copy are of the segments that it has, and not of
-    those that have got their names."""
+    """The indexes and digests of the copy belong to its segments, and not to newer
+    segments of the same names."""
     source = tmp_path / "source"
     with logstore.open(source) as store:
         _compacted(store)
@@ -88,7 +88,7 @@ def test_snapshot_of_a_log_that_is_compacted_meanwhile_has_its_own_indexes(
 def test_snapshot_of_a_log_whose_head_is_deleted_meanwhile_has_that_with_its_indexes(
     tmp_path: Path,
 ) -> None:
-    """The files of deleted segments are copied under the names that they had, so that
+    """The files of deleted segments are copied under their former names, so that
     nothing is built at the opening."""
     with logstore.open(tmp_path / "source") as store:
         partition = _compacted(store)

@@ -31,7 +31,7 @@ def source(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def always_owned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One owner follows the other, so that no look of a requester falls between."""
+    """One owner follows the other, without a gap that a requester could observe."""
 
     def writer_of(root: Directory) -> int:
         del root
@@ -54,7 +54,7 @@ def _values(path: Path) -> list[bytes | None]:
 def test_request_whose_owner_fails_is_answered_with_an_error(
     source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever ends the work of an owner, the requester does not wait for it."""
+    """Whatever error ends the work of an owner, the requester does not wait for it."""
 
     def full(*args: object) -> SnapshotReport:
         raise MemoryError
@@ -71,8 +71,8 @@ def test_request_whose_owner_fails_is_answered_with_an_error(
 def test_request_whose_answer_cannot_be_written_is_answered_with_an_error(
     source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A report that has no room in the request is named as lost: the snapshot is
-    there."""
+    """The error names the report as lost: it has no room in the request, and the
+    snapshot exists."""
     say = snapshot_requests._OpenRequest.say
 
     def say_little(self: snapshot_requests._OpenRequest, value: dict[str, int]) -> None:
@@ -211,7 +211,7 @@ def test_request_whose_owner_is_killed_is_refused_if_the_next_one_does_not_answe
 def test_request_of_another_version_is_refused(
     source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An owner makes nothing of a request that it may misunderstand."""
+    """An owner ignores a request that it may misunderstand."""
     dumps = json.dumps
 
     def newer(value: dict[str, object]) -> str:
@@ -230,7 +230,7 @@ def test_request_that_is_given_up_is_begun_by_no_owner(
     source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An owner that has seen the request before makes no snapshot after the requester
-    has been told that there is none."""
+    has got the error."""
     files = Files()
     begun: list[bool] = []
 
@@ -269,7 +269,7 @@ def test_request_that_is_begun_at_the_last_moment_is_waited_for(
 def test_request_is_not_held_by_a_child_that_its_owner_forks(
     source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The lock is of the owner alone: it ends with that, though a child lives on."""
+    """The lock belongs to the owner alone: it ends with it, though a child survives."""
     pids: list[int] = []
     free: list[bool] = []
 

@@ -1,4 +1,4 @@
-"""Hand-in: a process without the store's lock has its records published by who has it,
+"""Hand-in: a process without the store's lock has its records published by the owner,
 or takes the lock; once, and with its own error if it is refused."""
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ path, owner, reader = handing_in.path, handing_in.owner, handing_in.reader
 elsewhere = handing_in.elsewhere
 
 
-# ---------------------------------------------------------------- who publishes
+# ---------------------------------------------------------------- publisher
 
 
 def test_store_that_is_open_for_writing_publishes_itself(owner: Store) -> None:
@@ -76,8 +76,7 @@ def test_free_lock_is_taken_and_released(path: str, reader: Store) -> None:
 def test_owner_publishes_what_is_handed_in(
     path: str, owner: Store, reader: Store
 ) -> None:
-    """All arguments and results of `publish` are supported; nothing is left of the
-    request."""
+    """All arguments and results of `publish` are supported; the request is removed."""
     done = submit(
         reader, staged_by(reader, 3), 7, note="\u2603", metadata=b"\0m", pinned=True
     )
@@ -149,8 +148,8 @@ def test_publish_commits_what_waits_with_its_own(
 
 
 def test_requests_of_before_the_opening_are_served(path: str, reader: Store) -> None:
-    """The process has ended meanwhile: its request is done before those of one that
-    continues with the same identity."""
+    """The process has ended meanwhile: its request is carried out before requests of
+    one that continues with the same identity."""
     with making(reader) as later:
         later.put(asked_by(reader, 6))
         left_by_ended(reader, asked_by(reader, 5))
@@ -163,7 +162,7 @@ def test_requests_of_before_the_opening_are_served(path: str, reader: Store) -> 
 def test_request_whose_time_is_over_is_taken_back(
     path: str, reader: Store, elsewhere: None
 ) -> None:
-    """However often: nothing is published later, and the file does not fill."""
+    """This may be repeated: nothing is published later, and the file does not fill."""
     staged = staged_by(reader, 4)
     with logstore.open(path, config=DEAF) as busy:
         for _ in range(100):
@@ -186,7 +185,7 @@ def test_request_whose_time_is_over_is_taken_back(
 def test_owner_that_does_not_publish_for_others_lets_them_wait(
     path: str, reader: Store, elsewhere: None
 ) -> None:
-    """Until it ends: then the one who waits publishes."""
+    """They wait until it ends: then the requester publishes."""
     busy = logstore.open(path, config=DEAF)
     call = Later(lambda: submit(reader, staged_by(reader, 2)))
     until(lambda: waiting_in(path))
@@ -201,7 +200,7 @@ def test_owner_that_does_not_publish_for_others_lets_them_wait(
 def test_several_that_wait_for_the_lock_are_all_published_once(
     path: str, reader: Store, elsewhere: None
 ) -> None:
-    """The first who has it publishes for the others, too."""
+    """The first process with the lock publishes for the others, too."""
     busy = logstore.open(path, config=DEAF)
     calls = [
         Later(lambda n=n: submit(reader, staged_by(reader, 2), 1, identity=f"i{n}"))
@@ -250,7 +249,7 @@ def test_refused_request_raises_its_own_error(
 def test_request_for_a_topic_that_was_made_again_is_refused(
     path: str, owner: Store, reader: Store
 ) -> None:
-    """It carries the id of the topic that it was staged for."""
+    """It has the id of the topic for which it was staged."""
     staged = staged_by(reader)
     owner.delete_topic("a")
     owner.create_topic("a", 1, config_of(2))
@@ -277,7 +276,7 @@ def test_request_for_a_topic_that_was_made_again_is_refused(
 def test_request_that_no_store_writes_is_refused(
     path: str, owner: Store, change: Any, match: str
 ) -> None:
-    """It has a valid checksum; the one who waits for it is told."""
+    """It has a valid checksum; the requester gets the error."""
     value = {
         "version": 1, "kind": "publish", "logs": [], "identity": "x", "sequence": 1,
         "note": "", "metadata": "", "pinned": None, **change,
@@ -326,7 +325,7 @@ def test_damaged_file_of_a_process_stops_nobody(
 def test_request_that_is_damaged_while_it_waits_raises_that(
     path: str, reader: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is published, and the staged records are there."""
+    """Nothing is published, and the staged records are still there."""
     hold_back(monkeypatch)
     with logstore.open(path, config=SERVING) as owner:
         staged = staged_by(reader)

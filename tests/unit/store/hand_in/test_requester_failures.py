@@ -1,5 +1,5 @@
-"""Hand-in where calls of the system fail, on either side: nothing is lost or done
-twice, and each error has a name."""
+"""Hand-in with failing system calls, on either side: nothing is lost or done twice, and
+each error has a name."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ path, owner, reader = handing_in.path, handing_in.owner, handing_in.reader
 
 
 class Failing(Files):
-    """Fails calls, on files with a name, if told so."""
+    """Fails configured calls on files with a name."""
 
     def __init__(self) -> None:
         self.failures: dict[tuple[str, str], int] = {}
@@ -119,7 +119,7 @@ def failing_reader(path: str) -> Iterator[tuple[Store, Failing]]:
 def test_request_that_cannot_be_written_is_a_named_error(
     path: str, owner: Store, call: str, number: int, kind: type[StorageError]
 ) -> None:
-    """Nothing of it is left, and what was staged is there for the next try."""
+    """The request is removed, and the staged records are kept for the next try."""
     with failing_reader(path) as (reader, files):
         staged = staged_by(reader)
         files.failures[call, layout.PROCESS_PREFIX] = number
@@ -145,7 +145,7 @@ def test_free_lock_that_cannot_be_taken_is_a_named_error(
 
 
 def test_lock_that_cannot_be_looked_at_is_a_named_error(path: str) -> None:
-    """The request is taken back: with a descriptor again, it is published once."""
+    """The request is withdrawn: with a descriptor again, it is published once."""
     with failing_reader(path) as (reader, files):
         staged = staged_by(reader)
         for name in (layout.LOCK, layout.LOCK_RECORD):
@@ -164,7 +164,7 @@ def test_lock_that_cannot_be_looked_at_is_a_named_error(path: str) -> None:
 def test_changes_that_are_not_reported_are_found(
     path: str, side: str, call: str
 ) -> None:
-    """Where there are no more watches: more slowly."""
+    """If there are no watches left, they are found more slowly."""
     files = {"owner": Failing(), "requester": Failing()}
     files[side].failures[call, ""] = errno.EMFILE
     open_store = logstore.store.opening.open_store
@@ -180,7 +180,7 @@ def test_changes_that_are_not_reported_are_found(
 def test_names_that_the_system_has_dropped_are_listed(
     path: str, owner: Store, reader: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """More renames than a watch keeps."""
+    """There are more renames than a watch keeps."""
     monkeypatch.setattr(Files, "reports", lambda self, fd: None)
     within = Files.reports_within
 
@@ -195,7 +195,7 @@ def test_names_that_the_system_has_dropped_are_listed(
 def test_names_that_an_interrupt_has_lost_are_listed(
     path: str, reader: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It comes when the owner's own call has taken the reports."""
+    """The interrupt comes after the owner's own call has taken the reports."""
     hold_back(monkeypatch)
     with logstore.open(path, config=SERVING) as owner:
         owner.publish([], identity="y", sequence=1)
@@ -247,7 +247,7 @@ def test_owner_on_a_network_file_system_looks_for_requests(path: str) -> None:
 def test_thread_that_cannot_be_started_fails_the_opening(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The lock is free again."""
+    """The lock is free afterwards."""
 
     def refuse(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
@@ -261,7 +261,7 @@ def test_thread_that_cannot_be_started_fails_the_opening(
 
 
 def test_answer_that_cannot_be_written_is_found(path: str) -> None:
-    """It was published: the requester is told so, and it is not done twice. Also
+    """It was published: the requester gets that result, and it is not done twice. Also
     without a time limit."""
     files = Failing()
     open_store = logstore.store.opening.open_store
@@ -387,7 +387,7 @@ def test_same_records_are_handed_in_by_two_at_the_same_time(
 
 
 def test_process_that_cannot_be_opened_is_served_later(path: str) -> None:
-    """The owner has no descriptor for a while; nothing is reported when it has one."""
+    """The owner has no descriptor for a while; later there is no report about it."""
     files = Failing()
     open_store = logstore.store.opening.open_store
     with (
@@ -406,7 +406,7 @@ def test_process_that_cannot_be_opened_is_served_later(path: str) -> None:
 def test_process_whose_file_cannot_be_watched_is_served(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The root is: there is one watch less than the system has."""
+    """The root is watched: one watch is missing."""
     real = Files.watch
 
     def watch(self: Files, fd: int, at: int, what: int, name: str) -> int:
@@ -428,7 +428,7 @@ def test_process_whose_file_cannot_be_watched_is_served(
 def test_look_beside_an_interrupted_publication_loses_nothing(
     path: str, reader: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The owner's thread looks while a call of another thread has the request."""
+    """The owner's thread checks while a call of another thread has the request."""
     hold_back(monkeypatch)
     real = Publisher.publish_all
     with logstore.open(path, config=SERVING) as owner:
@@ -452,7 +452,7 @@ def test_look_beside_an_interrupted_publication_loses_nothing(
 def test_refusal_whose_answer_is_interrupted_is_answered_again(
     path: str, owner: Store, reader: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing remembers it."""
+    """The refusal is not remembered."""
     submit(reader, staged_by(reader, 1, 5), 5)
     real, interrupts = ServedProcess.answer, [KeyboardInterrupt()]
 
@@ -470,7 +470,7 @@ def test_refusal_whose_answer_is_interrupted_is_answered_again(
 def test_failed_sync_ends_what_a_process_keeps(
     path: str, reader: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It opens the store again, which recovers it."""
+    """Opening the store again recovers it."""
     assert submit(reader, staged_by(reader)).is_new
     real, errors = native.Steps.make, [errno.EIO]
 
@@ -496,7 +496,7 @@ def test_failed_sync_ends_what_a_process_keeps(
 def test_request_of_before_a_restart_of_the_machine_is_dropped(
     path: str, reader: Store
 ) -> None:
-    """Its remains may have been withdrawn since."""
+    """Its data may have been withdrawn since."""
     staged = staged_by(reader)
     files = reader._context.files
     about = {"host": files.host(), "boot": "0" * 32}

@@ -82,21 +82,21 @@ def test_closed_store_hands_nothing_in(path: str) -> None:
 
 
 def test_nothing_is_handed_in_for_nothing(owner: Store, reader: Store) -> None:
-    """`publish` does the same: it is not remembered."""
+    """Like `publish`, it does not remember a publication of nothing."""
     done = submit(reader, Staged(()))
     assert (done.records, done.offsets) == (0, {})
     assert owner.published("x") is None
 
 
 def threads(path: str) -> list[str]:
-    """Threads that serve requests, without those of stores that other tests have
+    """Threads that serve requests, without threads of stores that other tests have
     left."""
     name = f"requests in {path}"
     return [t.name for t in threading.enumerate() if t.name.startswith(name)]
 
 
 def test_thread_ends_with_the_store(path: str) -> None:
-    """Closed, or forgotten."""
+    """The store is closed, or forgotten."""
     store = logstore.open(path, config=SERVING)
     assert len(threads(path)) == 1
     store.close()
@@ -105,7 +105,7 @@ def test_thread_ends_with_the_store(path: str) -> None:
     alive = weakref.ref(forgotten[0])
 
     def collect() -> None:
-        """The thread may be at its first look, and use the store."""
+        """Collect garbage; the thread may be in its first check, and use the store."""
         forgotten.clear()
         until(lambda: gc.collect() * 0 or alive() is None)
 
@@ -134,7 +134,7 @@ def test_fork_hands_nothing_in_and_serves_nothing(owner: Store, reader: Store) -
 
 
 def test_lock_is_not_held_after_a_refused_request(path: str, reader: Store) -> None:
-    """The one who took the lock for it releases it."""
+    """The process that took it for the request releases it."""
     staged = staged_by(reader)
     Path(path, staged.files[0]).unlink()
     with pytest.raises(StorageError):
@@ -162,7 +162,7 @@ def test_request_whose_records_were_discarded_is_refused(
 
 
 def test_owner_that_is_closing_refuses_nobody(path: str, reader: Store) -> None:
-    """Its thread is at a request when it is closed: the next one decides."""
+    """Its thread handles a request when it is closed: the next one decides."""
     owner = logstore.open(path, config=SERVING)
     with owner._publishing.publisher.lock:
         call = Later(lambda: submit(reader, staged_by(reader)))
@@ -178,7 +178,7 @@ def test_owner_that_is_closing_refuses_nobody(path: str, reader: Store) -> None:
 def test_owner_of_busy_processes_ends_when_it_is_closed(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A request always waits, after each commit."""
+    """After each commit, another request is waiting."""
     looks: list[object] = []
     monkeypatch.setattr(
         owner_module.HandIn, "_look", lambda self: not looks.append(self)
@@ -192,7 +192,7 @@ def test_owner_of_busy_processes_ends_when_it_is_closed(
 def test_more_requests_than_one_commit_takes_are_all_published(
     path: str, reader: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the owner, and by a process that becomes one."""
+    """The owner does it, or a process that becomes the owner."""
     monkeypatch.setattr(owner_module, "_REQUESTS_MAX", 3)
     for begin, config in ((1, SERVING), (11, None)):
         for number in range(begin, begin + 8):
@@ -211,8 +211,8 @@ def test_more_requests_than_one_commit_takes_are_all_published(
 def test_requests_that_wait_behind_answered_ones_are_published(
     path: str, reader: Store, monkeypatch: pytest.MonkeyPatch, answers: int
 ) -> None:
-    """An owner was killed. The next one must not wait for a report before it comes to
-    the requests behind those that were answered."""
+    """An owner was killed. The next one must not wait for a report before it reaches
+    the requests after the answered ones."""
     hold_back(monkeypatch)
     monkeypatch.setattr(owner_module, "_REQUESTS_MAX", 3)
     asked = [asked_by(reader, 1, f"i{n}") for n in range(answers + 1)]
@@ -231,7 +231,7 @@ def test_requests_that_wait_behind_answered_ones_are_published(
 def test_requests_that_one_commit_has_no_room_for_wake_the_thread(
     path: str, reader: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A publication of the owner's own has taken their reports."""
+    """A publication of the owner itself has taken their reports."""
     hold_back(monkeypatch)
     monkeypatch.setattr(owner_module, "_REQUESTS_MAX", 3)
     with logstore.open(path, config=SERVING) as owner:
@@ -244,7 +244,7 @@ def test_requests_that_one_commit_has_no_room_for_wake_the_thread(
 
 
 def test_answer_that_is_long_is_whole(tmp_path: Path) -> None:
-    """The offsets in more partitions than an answer usually has room for."""
+    """The offsets are in more partitions than an answer usually has room for."""
     with logstore.open(tmp_path, config=SERVING) as owner:
         topic = owner.create_topic("a", 300, config_of(2))
         with logstore.open(tmp_path, read_only=True) as reader:
@@ -329,7 +329,7 @@ def test_store_that_is_closed_tells_what_came_of_its_requests(
     monkeypatch: pytest.MonkeyPatch,
     is_withdrawn: bool,
 ) -> None:
-    """The owner may have begun with one: then it is unknown."""
+    """The owner may have begun with one: then its outcome is unknown."""
     if not is_withdrawn:
         monkeypatch.setattr(requester.Requester, "_withdraw", lambda *_: False)
     with logstore.open(path, config=DEAF):

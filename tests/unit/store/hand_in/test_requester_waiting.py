@@ -1,5 +1,5 @@
-"""How a process waits for the answers to its requests: what it looks at, and what wakes
-it."""
+"""How a process waits for the answers to its requests: its checks, and the events that
+wake it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ with logstore.open(sys.argv[1], config=config):
 
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[None]:
-    """One for each look at the record of the lock; there is none after a time."""
+    """One entry for each check of the record of the lock; checks by time do not
+    happen."""
     found: list[None] = []
     real = requester.state_of
 
@@ -69,7 +70,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[None]:
 def test_owner_that_was_seen_is_not_looked_for_again(
     path: str, looks: list[None]
 ) -> None:
-    """By appends, and by what is staged."""
+    """Appends and staged batches do not check again."""
     with (
         logstore.open(path, config=SERVING) as owner,
         logstore.open(path, shared=True) as shared,
@@ -83,7 +84,8 @@ def test_owner_that_was_seen_is_not_looked_for_again(
 
 
 def test_end_of_an_owner_is_seen_by_its_report(path: str, looks: list[None]) -> None:
-    """Before a request, and while one waits; the next one is looked for."""
+    """The end is noticed before a request, and during its wait; the next one is looked
+    for."""
     with logstore.open(path, shared=True) as shared:
         partition = shared.topic("a")[0]
         for number in range(0, 6, 2):
@@ -96,7 +98,7 @@ def test_end_of_an_owner_is_seen_by_its_report(path: str, looks: list[None]) -> 
 
 
 def test_request_that_a_killed_owner_has_is_served(path: str) -> None:
-    """It was seen before, and is stopped meanwhile."""
+    """The owner was seen before, and is stopped meanwhile."""
     with (
         subprocess.Popen(
             [sys.executable, "-c", OWNER, path],
@@ -121,7 +123,7 @@ def test_request_that_a_killed_owner_has_is_served(path: str) -> None:
 def test_free_lock_is_taken_at_once_though_an_owner_was_seen(
     path: str, reader: Store
 ) -> None:
-    """However short the time is."""
+    """This holds for any time limit."""
     with logstore.open(path, config=SERVING):
         assert submit(reader, staged_by(reader), 1).is_new
     assert submit(reader, staged_by(reader, 1, 2), 2, timeout_ms=0).is_new
@@ -175,7 +177,7 @@ def test_every_thread_is_woken_by_its_answer(
     path: str, looks: list[None], elsewhere: None
 ) -> None:
     """This includes threads that wait for a slot: there are more than slots. None waits
-    until it would look by itself."""
+    until its own check by time."""
     with (
         logstore.open(path, config=SERVING) as owner,
         logstore.open(path, shared=True) as shared,
@@ -196,7 +198,7 @@ def test_every_thread_is_woken_by_its_answer(
 def test_look_for_an_owner_wakes_those_whose_answers_it_finds(
     path: str, looks: list[None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It takes the report while no thread waits for one."""
+    """The check takes the report while no thread waits for one."""
     hold_back(monkeypatch)
     with (
         logstore.open(path, config=SERVING) as owner,
@@ -231,7 +233,7 @@ def test_files_that_somebody_has_removed_are_made_anew(
 def test_request_in_removed_files_does_not_end_another_of_its_number(
     path: str, elsewhere: None
 ) -> None:
-    """The owner has them open still, and answers both."""
+    """The owner still has them open, and answers both."""
     with (
         logstore.open(path, config=SERVING) as owner,
         logstore.open(path, shared=True) as shared,
@@ -277,12 +279,12 @@ def test_interrupt_at_any_instruction_of_an_append_leaves_the_next_one_whole(
     path: str, owner: Store
 ) -> None:
     """The interrupted append is there once, or not at all, and not at all if the error
-    says so. The interrupt has the names by which to ask, unless it came before the
-    request, or after the answer. No lock is held, no number is reused, and the files
-    stay in use."""
+    says so. The interrupt has the names for a query, unless it came before the request,
+    or after the answer. No lock is held, no number is reused, and the files stay in
+    use."""
     files = (requester.__file__, process_requests.__file__, shared_appends.__file__)
     outcomes: dict[bytes, str] = {}
-    # Where interrupts without these names came.
+    # Places of interrupts without these names.
     nameless: dict[bytes, str] = {}
     seen = at = 0
 
@@ -328,7 +330,7 @@ def test_interrupt_at_any_instruction_of_an_append_leaves_the_next_one_whole(
                     assert Later(lambda: partition.append(b"other")).get()
             assert len(processes_in(path)) == 1
             partition.append(b"last")
-            # What was interrupted behind its request ends with its answer.
+            # A call interrupted after its request ends with its answer.
             assert not mine._pending
             found = [record.value for record in partition.read()]
     finally:

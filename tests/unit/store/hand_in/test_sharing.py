@@ -103,7 +103,8 @@ def process_files(path: str) -> list[str]:
 
 
 def test_append_returns_what_the_log_has(shared: Store) -> None:
-    """Offsets, in every way to append, and its own next read has the records."""
+    """Each way to append returns the offsets, and the next read of the store has the
+    records."""
     topic = shared.topic("a")
     assert topic[0].append(b"0") == 0
     assert topic[0].append(b"1", b"k", timestamp_ms=5, headers=[("h", b"x")]) == 1
@@ -125,7 +126,7 @@ def test_append_returns_what_the_log_has(shared: Store) -> None:
 
 
 def test_records_of_a_call_are_in_all_partitions(shared: Store) -> None:
-    """By the partitioner of the store that appends."""
+    """The partitioner of the appending store chooses them."""
     done = shared.topic("a").append_many([b"v"] * 20, [b"%d" % n for n in range(20)])
     assert [number for number, _ in done] == [0, 1]
     assert sum(len(span) for _, span in done) == 20
@@ -150,7 +151,7 @@ def test_topic_is_made(shared: Store) -> None:
 def test_topic_whose_owner_ends_before_it_answers_is_made_once(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next owner knows it by its id. One that was there before is refused."""
+    """The next owner knows it by its id. A topic that existed before is refused."""
     answered: list[object] = []
     with logstore.open(path, shared=True) as shared:
         with logstore.open(path, config=SERVING):
@@ -158,7 +159,7 @@ def test_topic_whose_owner_ends_before_it_answers_is_made_once(
             new = Later(lambda: shared.create_topic("new", 3))
             old = Later(lambda: shared.create_topic("a"))
             until(lambda: len(answered) == 2)
-        # It has not told anybody.
+        # The owner has not answered.
         monkeypatch.undo()
         assert len(new.get()) == 3
         with pytest.raises(logstore.TopicExistsError, match="topic a is"):
@@ -199,7 +200,7 @@ def test_expected_offset_is_asked_when_it_is_written(shared: Store) -> None:
 
 
 def test_large_append_is_whole(shared: Store) -> None:
-    """It goes by a file of its own, which is gone afterwards."""
+    """It uses a separate file, which is removed afterwards."""
     big = [os.urandom(500_000) for _ in range(5)]
     assert shared.topic("a")[0].append_many(big) == range(5)
     assert values(shared) == big
@@ -233,7 +234,7 @@ def test_arrow_is_appended(shared: Store) -> None:
 
 
 def test_threads_share_the_file_of_their_process(shared: Store) -> None:
-    """The records of each are in its order."""
+    """The records of each thread are in its order."""
     topic = shared.topic("a")
 
     def append(name: int) -> None:
@@ -255,7 +256,7 @@ def test_threads_share_the_file_of_their_process(shared: Store) -> None:
 
 @pytest.mark.parametrize("has_owner", [True, False])
 def test_processes_append_to_one_partition(path: str, has_owner: bool) -> None:
-    """Each record once, and those of each process in its order."""
+    """Each record is there once, and the records of a process are in its order."""
     with contextlib.ExitStack() as stack:
         if has_owner:
             stack.enter_context(running(OWNER, path, "serves"))
@@ -302,7 +303,7 @@ def test_lock_is_given_back_when_nothing_is_to_be_done(path: str) -> None:
 
 
 def test_owner_that_does_not_publish_for_others_is_named(path: str) -> None:
-    """At the end of the time nothing was written, and nothing will be."""
+    """After the timeout nothing was written, and nothing will be."""
     with running(OWNER, path, "is deaf") as owner:
         with logstore.open(path, shared=True, hand_in_timeout_ms=300) as shared:
             with pytest.raises(logstore.PublicationTimeoutError) as caught:
@@ -315,7 +316,7 @@ def test_owner_that_does_not_publish_for_others_is_named(path: str) -> None:
 
 
 def test_own_process_that_does_not_publish_for_others_is_an_error(path: str) -> None:
-    """Nothing waits for itself."""
+    """The process does not wait for itself."""
     with (
         logstore.open(path, config=DEAF),
         logstore.open(path, shared=True) as shared,
@@ -342,7 +343,7 @@ def test_owner_that_is_stopped_delays_no_longer_than_the_time(path: str) -> None
 
 
 def test_broker_is_told_at_once(path: str) -> None:
-    """It takes no requests."""
+    """A broker takes no requests."""
     with (
         open(f"{path}/.lock", "r+b") as file,
         logstore.open(path, shared=True) as shared,
@@ -373,7 +374,7 @@ def Files_holder(path: str) -> int | None:
 
 
 def test_requests_of_a_killed_process_are_dropped(path: str) -> None:
-    """Nobody is told of them. Its files are removed."""
+    """They are dropped silently. Its files are removed."""
     with running(OWNER, path, "is deaf"):
         with running(APPENDER, path, "p", "1") as appender:
             told(appender)
@@ -392,7 +393,7 @@ def test_requests_of_a_killed_process_are_dropped(path: str) -> None:
 def test_answer_that_cannot_be_written_is_found(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In what the store remembers of the request, which was carried out."""
+    """The store remembers that the request was carried out."""
     with (
         logstore.open(path, config=SERVING),
         logstore.open(path, shared=True, hand_in_timeout_ms=300) as shared,
@@ -430,7 +431,7 @@ def test_next_owner_does_not_carry_out_again(
 
 
 def test_processes_that_have_ended_are_forgotten(path: str) -> None:
-    """The memory of their requests is dropped, with the next commit."""
+    """The entries of their requests are dropped, with the next commit."""
     with logstore.open(path, config=SERVING) as owner:
         journal = owner._publishing.publisher
         with logstore.open(path, shared=True) as shared:
@@ -453,8 +454,8 @@ def test_processes_that_have_ended_are_forgotten(path: str) -> None:
 def test_request_of_a_process_that_ends_before_it_counts_is_dropped(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An owner may be stopped between. The others in the same commit are carried out,
-    once."""
+    """An owner may be stopped in between. The others in the same commit are carried
+    out, once."""
     real = GroupCommit._append
     with (
         logstore.open(path, config=SERVING) as owner,
@@ -501,7 +502,7 @@ def test_identities_of_processes_are_reserved(
 def test_topic_that_a_call_of_the_owner_has_taken_is_made(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By its thread, though no further request waits."""
+    """The thread of the owner makes it, though no further request waits."""
     monkeypatch.setattr(HandIn, "serve", lambda self: None)
     with (
         logstore.open(path, config=SERVING) as owner,
@@ -537,7 +538,7 @@ def test_child_of_a_fork_appends(path: str) -> None:
 
 
 def test_partitions_that_were_added_are_chosen_from(path: str) -> None:
-    """A key's records go to the new place, though the store that appends has not seen
+    """A key's records go to the new partition, though the appending store has not seen
     it."""
     with (
         logstore.open(path, config=SERVING) as owner,
@@ -555,7 +556,7 @@ def test_partitions_that_were_added_are_chosen_from(path: str) -> None:
 def test_choice_among_too_few_partitions_is_made_again(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the owner's word: the store that appends has not looked."""
+    """The owner requires it: the appending store has not checked."""
     with (
         logstore.open(path, config=SERVING) as owner,
         logstore.open(path, shared=True) as shared,
@@ -604,7 +605,7 @@ def test_store_is_made(tmp_path: Path) -> None:
 
 
 def test_interrupted_append_takes_its_request_back(path: str) -> None:
-    """If it can; and says by which names it can be asked for."""
+    """It does so if possible; the error has the names for a query."""
     with (
         running(OWNER, path, "is deaf"),
         logstore.open(path, shared=True) as shared,
@@ -623,7 +624,7 @@ def test_interrupted_append_takes_its_request_back(path: str) -> None:
 
 
 def test_closed_store_hands_in_nothing(path: str) -> None:
-    """A call that waits meanwhile ends, and its request is taken back."""
+    """A waiting call ends, and its request is withdrawn."""
     with running(OWNER, path, "is deaf"):
         shared = logstore.open(path, shared=True)
         errors: list[Exception] = []

@@ -1,5 +1,5 @@
-"""Appends of a shared store that are refused, late or closed: what they say is true,
-and nothing is left of them."""
+"""Appends of a shared store that are refused, late or closed: their errors are true,
+and no request or file is left."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_record_without_a_key_is_refused_by_a_topic_that_is_compacted_now(
     path: str, owner: Store, way: str, codec: str
 ) -> None:
     """The process that hands in has not seen the change of the settings: compaction
-    would remove what was acknowledged."""
+    would remove acknowledged records."""
     other = owner.create_topic("other", config=config_of(2))
     other.append(b"v")
     batch = Path(path, "other-0", f"{0:020d}.log").read_bytes()
@@ -104,7 +104,7 @@ def test_request_whose_place_is_used_again_is_not_withdrawn(
     path: str, owner: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its thread is slow: another one takes its answer, and 64 more requests follow, so
-    nothing but its own thread knows of it."""
+    that only its own thread knows of it."""
     slow, go_on, said = threading.Event(), threading.Event(), list[Any]()
     real = requester.state_of
     with logstore.open(path, shared=True, hand_in_timeout_ms=300) as shared:
@@ -162,7 +162,7 @@ def test_many_threads_find_places(path: str, owner: Store) -> None:
 
 
 def test_wait_counts_from_the_call_of_a_task(path: str) -> None:
-    """Not from when a thread comes to it, behind others that have waited."""
+    """The wait in the queue of the thread counts, too."""
     with (
         logstore.open(path, config=DEAF),
         logstore.open(path, shared=True) as shared,
@@ -180,7 +180,7 @@ def test_wait_counts_from_the_call_of_a_task(path: str) -> None:
 
 
 def test_tasks_are_told_together(path: str) -> None:
-    """More of them than have room."""
+    """There are more of them than slots."""
 
     async def work() -> list[Any]:
         async with await logstore.aio.open(
@@ -199,7 +199,7 @@ def test_tasks_are_told_together(path: str) -> None:
 
 
 def test_store_is_closed_while_a_request_is_made(path: str, owner: Store) -> None:
-    """The thread that makes it holds a lock, and the one that closes another."""
+    """The thread that makes it holds a lock, and the closing one holds another."""
     shared = logstore.open(path, shared=True)
     partition = shared.topic("a")[0]
     partition.append(b"v")
@@ -277,7 +277,7 @@ def test_expected_offset_is_refused_as_by_a_writer(
 def test_copy_of_hard_links_takes_no_request_of_the_original(
     path: str, tmp_path: Path, has_owner: bool
 ) -> None:
-    """And the original goes on with its own files."""
+    """The original continues with its own files."""
     copy = str(tmp_path / "copy")
     with logstore.open(path, shared=True) as shared:
         partition = shared.topic("a")[0]

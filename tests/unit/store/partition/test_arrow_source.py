@@ -1,4 +1,4 @@
-"""`to_table`, `to_pandas`, `to_polars`, `head`, and what notebooks show."""
+"""`to_table`, `to_pandas`, `to_polars`, `head`, and the display in notebooks."""
 
 from __future__ import annotations
 
@@ -64,7 +64,8 @@ def test_frames_of_pandas_and_polars_have_the_same_rows(store: Any) -> None:
         frame = source.to_pandas(**options)
         assert list(frame.columns) == table.schema.names
         assert frame["n"].tolist() == table["n"].to_pylist()
-        # An integer with nulls is no float, in which large ones are not exact.
+        # An integer with nulls is no float, which would not represent large ones
+        # exactly.
         assert frame["n"].dtype == frame["none"].dtype == pandas.Int64Dtype()
         assert frame["none"].isna().all()
         assert source.to_pandas(stop=3)["value"].iloc[0] == b'{"n": 0}'
@@ -114,7 +115,7 @@ def test_asyncio_has_the_same_frames(store: Any) -> None:
 
 
 def test_dataset_of_a_store_has_the_topics_that_are_chosen(store: Any) -> None:
-    """By name or pattern; a later topic is in the next scan."""
+    """Topics are chosen by name or pattern; a later topic is in the next scan."""
 
     def topics(chosen: Any) -> list[str]:
         table = store.to_dataset(chosen).to_table(columns=["topic"])

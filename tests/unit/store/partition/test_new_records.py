@@ -46,7 +46,7 @@ def root_of(store: Store) -> Directory:
 
 
 def settle(new_records: NewRecords, *partitions: Partition, **options: Any) -> None:
-    """Wait until nothing is new."""
+    """Wait until there is no news."""
     while new_records.wait([p._views for p in partitions], 0, **options):
         pass
 
@@ -71,7 +71,7 @@ def test_waiter_is_told_of_each_publication(tmp_path: Path) -> None:
 def test_waiter_is_told_of_writes_to_a_journal_that_was_replaced(
     tmp_path: Path,
 ) -> None:
-    """And to the first one."""
+    """Writes to the first journal are reported, too."""
     root = Directory.open_root(Files(), str(tmp_path))
     new_records = NewRecords(root)
     journal = tmp_path / layout.PUBLICATION
@@ -89,7 +89,8 @@ def test_waiter_is_told_of_writes_to_a_journal_that_was_replaced(
 def test_waiter_is_told_of_appends_to_its_partitions(
     writer: Store, reader: Store, side: str
 ) -> None:
-    """To each of them, and not to others, in this process or another one."""
+    """Appends to each of its partitions, and no others, in this process or another
+    one."""
     one, two = writer.topic("orders").partitions
     store = {"writer": writer, "reader": reader}[side]
     first, second = store.topic("orders").partitions
@@ -125,7 +126,7 @@ def test_waiter_is_not_told_of_commits_of_groups(writer: Store, reader: Store) -
 def test_waiter_returns_at_once_if_it_waits_for_something_else(
     writer: Store, reader: Store
 ) -> None:
-    """There may have been changes before: other partitions, watches, directories."""
+    """There may have been earlier changes: other partitions, watches, directories."""
     one, two = (p._views for p in reader.topic("orders").partitions)
     new_records = NewRecords(root_of(reader))
     group = Watch(root_of(reader), native.WATCH_CLOSES, ".lock")
@@ -138,14 +139,14 @@ def test_waiter_returns_at_once_if_it_waits_for_something_else(
     ):
         assert new_records.wait(views, LONG_S, **options)
         while new_records.wait(views, 0, **options):
-            pass  # the thread of the writer reads just now what was done before
+            pass  # the writer's thread may still read earlier news
         assert new_records.is_reporting
     new_records.close()
     assert not new_records.is_reporting
 
 
 def test_waiter_in_the_store_that_writes_leaves_nothing_behind(writer: Store) -> None:
-    """No descriptor, and when it is closed, nothing that appends would wake."""
+    """No descriptor is left, and after the close, nothing that appends would wake."""
     partition = writer.topic("orders")[0]
     signal = partition._views.appended
     assert signal is not None
@@ -158,7 +159,7 @@ def test_waiter_in_the_store_that_writes_leaves_nothing_behind(writer: Store) ->
 
 
 def test_followers_that_end_leave_nothing_behind(writer: Store) -> None:
-    """By time, by `close`, or forgotten."""
+    """They end by time, by `close`, or are forgotten."""
     topic = writer.topic("orders")
     signals = [p._views.appended for p in topic.partitions]
     for follow in (topic[0].follow, topic.follow):
@@ -175,7 +176,7 @@ def test_followers_that_end_leave_nothing_behind(writer: Store) -> None:
 
 @pytest.fixture
 def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The sleeps of this thread, of which there are none."""
+    """Sleeps of this thread, expected to be empty."""
     sleeps: list[float] = []
     mine = threading.current_thread()
 
@@ -220,7 +221,7 @@ class Refusing(Files):
 def test_waiter_pauses_where_nothing_is_reported(
     writer: Store, slept: list[float]
 ) -> None:
-    """Longer and longer, until it is told to begin again."""
+    """The pauses grow until they are restarted."""
     with open_store(writer.path, read_only=True, _files=Refusing()) as store:
         views = [store.topic("orders")[0]._views]
         new_records = NewRecords(root_of(store))

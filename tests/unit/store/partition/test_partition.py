@@ -1,4 +1,4 @@
-"""Appending: what is taken, what is refused, and what is then in the log."""
+"""Appending: accepted values, refusals, and the resulting log."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from support.values import (
 def test_append_returns_offset_and_record_comes_back(
     tmp_path: Path, magic: int, codec: str
 ) -> None:
-    """Single appends get the offsets 0, 1, 2, ... and are read as they were given."""
+    """Single appends get the offsets 0, 1, 2, ... and are read back unchanged."""
     with logstore.open(tmp_path) as store:
         partition = new_partition(store, magic, codec)
         assert [append_one(partition) for _ in range(30)] == list(range(30))
@@ -181,7 +181,7 @@ def test_append_many_takes_any_iterable(tmp_path: Path) -> None:
 
 
 def test_append_many_whose_iterable_raises_writes_nothing(tmp_path: Path) -> None:
-    """An error of the caller's own generator leaves the log as it was."""
+    """An error of the caller's own generator does not change the log."""
 
     def values():
         yield b"first"
@@ -201,7 +201,7 @@ def test_append_many_whose_iterable_raises_writes_nothing(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("codec", ["none", "zstd"])
 def test_headers_keep_order_repeats_and_nulls(tmp_path: Path, codec: str) -> None:
-    """Headers come back as they were given."""
+    """Headers come back unchanged."""
     headers = (("b", b"1"), ("a", None), ("b", b""), ("", b"\xff"), ("größe", b"2"))
     with logstore.open(tmp_path) as store:
         partition = new_partition(store, 2, codec)
@@ -239,7 +239,7 @@ def test_header_values_may_be_any_bytes_like(tmp_path: Path) -> None:
 def test_headers_in_old_magic_raise_unsupported(
     tmp_path: Path, magic: int, codec: str
 ) -> None:
-    """Magic 0 and 1 have no headers; empty ones are none."""
+    """Magic 0 and 1 have no headers; an empty list is accepted."""
     with logstore.open(tmp_path) as store:
         topic = store.create_topic("orders", config=config_of(magic, codec))
         for call in (
@@ -305,7 +305,7 @@ def test_timestamp_none_is_now(tmp_path: Path, magic: int, codec: str) -> None:
 
 @every_format
 def test_timestamp_limits_come_back(tmp_path: Path, magic: int, codec: str) -> None:
-    """The smallest and largest timestamps are stored exactly; -1 is none."""
+    """The smallest and largest timestamps are stored exactly; -1 means none."""
     stamps = [0, 1, (1 << 63) - 1, 0, -1, 1 << 40]
     with logstore.open(tmp_path) as store:
         partition = new_partition(store, magic, codec, segment_ms=(1 << 63) - 1)
@@ -347,7 +347,7 @@ def test_timestamp_of_another_type_raises_type_error(
 
 
 def test_timestamp_type_of_magic_0_is_none(tmp_path: Path) -> None:
-    """Magic 0 stores no timestamp, and says so."""
+    """Magic 0 stores no timestamp, and the type of its records is NO_TIMESTAMP."""
     with logstore.open(tmp_path) as store:
         topic = store.create_topic("orders", config=config_of(0))
         assert topic.append(b"v", timestamp_ms=5).timestamp_ms == -1
@@ -396,7 +396,7 @@ def test_expected_offset_that_is_next_appends(tmp_path: Path, magic: int) -> Non
 def test_expected_offset_that_is_not_next_raises_conflict(
     tmp_path: Path, magic: int, wrong: int
 ) -> None:
-    """Another offset writes nothing and tells the next one."""
+    """A wrong offset writes nothing, and the error has the next one."""
     with logstore.open(tmp_path) as store:
         partition = new_partition(store, magic)
         fill(partition, 3)
@@ -435,7 +435,7 @@ def test_offsets_are_ordered_and_durable_moves_with_flush(tmp_path: Path) -> Non
 
 
 def test_durable_only_stops_at_the_durable_offset(tmp_path: Path) -> None:
-    """A reader that wants only what cannot vanish gets just that."""
+    """A durable-only reader gets only records that cannot vanish."""
     with logstore.open(tmp_path) as store:
         partition = new_partition(store)
         fill(partition, 7)

@@ -1,5 +1,5 @@
 """`Partition.get` by way of `Segment.find`: one call that reads a record, or gives up
-and leaves it to a reader. Whatever it returns, a reader returns the same."""
+and leaves it to a reader. Every result equals a reader's."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_every_record_is_the_one_that_a_reader_reads(
 
 @every_magic
 def test_record_of_a_large_batch_is_found(tmp_path: Path, magic: int) -> None:
-    """In a batch that takes more than one read, after others of its kind; a value can
+    """The batch takes more than one read, and follows others of its kind; a value can
     be larger than any read."""
     with logstore.open(tmp_path) as store:
         partition = new_partition(store, magic, "none")
@@ -87,7 +87,7 @@ def test_record_of_a_large_batch_is_found(tmp_path: Path, magic: int) -> None:
 
 
 def test_gap_is_left_to_a_reader(tmp_path: Path) -> None:
-    """And what lies outside the segment."""
+    """Offsets outside the segment are, too."""
     with logstore.open(tmp_path) as store:
         partition = new_partition(store, 2, "none")
         fill(partition, 50)
@@ -104,8 +104,8 @@ def test_gap_is_left_to_a_reader(tmp_path: Path) -> None:
 @pytest.mark.parametrize("magic", [0, 1, 2])
 @pytest.mark.parametrize("what", [".log", ".index"])
 def test_damage_is_never_found(tmp_path: Path, magic: int, what: str) -> None:
-    """A flipped bit in the log or in its index: what is found is what was appended, and
-    nothing else is."""
+    """After a flipped bit in the log or in its index, only appended records are
+    found."""
     write_store(tmp_path, 120, magic, segment_bytes=6000)
     rng = random.Random(f"{magic}{what}")
     files = [log.with_suffix(what) for log in logs_in(tmp_path / "orders-0")]
@@ -135,7 +135,7 @@ def test_length_that_leaves_less_than_a_header_ends_the_search(
     tmp_path: Path, magic: int, left: int
 ) -> None:
     """The length of a batch is damaged, and the next one seems to be some bytes at the
-    end of the file: there are no more of it to be read."""
+    end of the file, too few for a header."""
     write_store(tmp_path, 3, magic, call=1)
     (log,) = logs_in(tmp_path / "orders-0")
     _, second, third = frames(log)
@@ -161,7 +161,7 @@ def test_short_file_is_left_to_a_reader(tmp_path: Path) -> None:
 def test_record_of_a_log_cut_meanwhile_is_not_returned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The bytes may be of another record: `get` reads again."""
+    """The bytes may belong to another record: `get` reads again."""
     with logstore.open(tmp_path) as store:
         partition = new_partition(store)
         fill(partition, 20)
@@ -181,7 +181,7 @@ def test_record_of_a_log_cut_meanwhile_is_not_returned(
 
 
 def test_get_stops_where_readers_stop(tmp_path: Path) -> None:
-    """At the durable offset, at the end and at the start."""
+    """The limits are the durable offset, the end and the start."""
     with logstore.open(tmp_path) as store:
         partition = new_partition(store)
         fill(partition, 10)
@@ -201,7 +201,7 @@ def test_get_stops_where_readers_stop(tmp_path: Path) -> None:
 
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[tuple[Any, Any]]:
-    """A partition as its writer has it, and as a reader; several segments."""
+    """A partition of a writer, and the same one of a reader; several segments."""
     with logstore.open(tmp_path) as store:
         writer = new_partition(store, segment_bytes=1000, file_delete_delay_ms=0)
         fill(writer, 60)
@@ -224,7 +224,7 @@ def finds(partition: Any, offset: int) -> Record | None:
 
 
 def test_reader_finds_what_is_still_the_same_log(pair: tuple[Any, Any]) -> None:
-    """Without a refresh of what it knows."""
+    """The reader does not refresh its state."""
     _, reader = pair
     for offset in (0, 17, 59):
         assert finds(reader, offset) == record_of(offset, 1)
@@ -232,7 +232,7 @@ def test_reader_finds_what_is_still_the_same_log(pair: tuple[Any, Any]) -> None:
 
 
 def test_reader_gets_what_was_appended(pair: tuple[Any, Any]) -> None:
-    """It is not known yet, and looked for."""
+    """The reader does not know the record yet, and searches for it."""
     writer, reader = pair
     fill(writer, 5)
     assert finds(reader, 62) is None
@@ -240,7 +240,7 @@ def test_reader_gets_what_was_appended(pair: tuple[Any, Any]) -> None:
 
 
 def test_reader_does_not_get_what_was_deleted(pair: tuple[Any, Any]) -> None:
-    """Although it has the file open still."""
+    """It still has the file open."""
     writer, reader = pair
     assert finds(reader, 5) is not None
     writer.delete_before(40)
@@ -253,7 +253,7 @@ def test_reader_does_not_get_what_was_deleted(pair: tuple[Any, Any]) -> None:
 def test_reader_gets_the_record_of_a_log_that_was_cut_and_has_grown(
     pair: tuple[Any, Any],
 ) -> None:
-    """Not the one that was there before."""
+    """The old record at the offset is not returned."""
     writer, reader = pair
     assert finds(reader, 55) is not None
     writer.truncate_to(50)
@@ -278,7 +278,7 @@ def test_reader_finds_nothing_of_a_partition_that_is_gone(
 def test_reader_of_a_broker_s_log_looks_for_each_record(
     tmp_path: Path, pair: tuple[Any, Any]
 ) -> None:
-    """Nothing tells whether a broker has deleted segments at its start."""
+    """It is unknown whether a broker has deleted segments at its start."""
     copy = tmp_path / "copy" / "orders-0"
     shutil.copytree(tmp_path / "orders-0", copy)
     (copy / ".logstore-state").unlink()
@@ -300,7 +300,7 @@ def values(tmp_path: Path) -> Iterator[list[Any]]:
 
 
 def test_find_with_wrong_arguments_raises(values: list[Any]) -> None:
-    """Our own mistakes: other types, more entries than there are."""
+    """Errors of the caller: other types, more entries than exist."""
     assert _records.find(*values) == record_of(4, 1)
     for place in range(len(values)):
         with pytest.raises(TypeError):
@@ -319,7 +319,7 @@ def test_find_with_wrong_arguments_raises(values: list[Any]) -> None:
 
 
 def test_find_keeps_no_memory(values: list[Any]) -> None:
-    """Nor a reference to the index."""
+    """It keeps no reference to the index either."""
     index = bytearray(values[1].data() + b"\0" * 8)
     values[1] = OffsetEntries(index)
     (before,) = counts(index)

@@ -110,7 +110,7 @@ def test_incompressible_record_beyond_the_limit_raises(
 def test_compressible_record_beyond_the_limit_fits_when_compressed(
     tmp_path: Path, codec: str
 ) -> None:
-    """The limit counts what is stored, as Kafka's does."""
+    """The limit counts stored bytes, as Kafka's does."""
     with logstore.open(tmp_path) as store:
         partition = new_partition(store, 2, codec, max_message_bytes=50_000)
         partition.append(bytes(500_000))
@@ -175,7 +175,7 @@ def test_append_many_across_segments_is_one_range(
 
 @every_magic
 def test_batch_larger_than_a_segment_gets_its_own(tmp_path: Path, magic: int) -> None:
-    """A record beyond segment_bytes is not refused as long as it is a legal message."""
+    """A record beyond segment_bytes is accepted if it is a legal message."""
     with logstore.open(tmp_path) as store:
         partition = new_partition(store, magic, segment_bytes=100)
         values = [b"a", bytes(5000), b"b"]

@@ -33,7 +33,7 @@ def killed(tmp_path: Path) -> Path:
 
 
 def torn(path: Path) -> list[int]:
-    """Partitions whose torn tail was put aside."""
+    """Partitions with a saved torn tail."""
     return sorted(int(p.parent.name[-1]) for p in path.glob("orders-*/.logstore-torn*"))
 
 
@@ -45,7 +45,7 @@ ALL = [("torn-tail", number) for number in range(PARTITIONS)]
 
 
 def test_partition_is_mended_when_it_is_first_used(killed: Path) -> None:
-    """Opening looks at no partition; using one mends that one; closing mends all."""
+    """Opening recovers no partition; using one recovers it; closing recovers all."""
     files = FaultyFiles()
     with open_store(killed, _files=files) as store:
         assert files.count("read", ".log") == 0
@@ -60,7 +60,7 @@ def test_partition_is_mended_when_it_is_first_used(killed: Path) -> None:
 
 
 def test_asking_for_the_report_completes_the_recovery(killed: Path) -> None:
-    """It is about all partitions, in their order, whatever was used before."""
+    """The report covers all partitions, in their order, whatever was used before."""
     with logstore.open(killed) as store:
         store.topic("orders")[4]
         assert labels(store.recovery_report) == ALL
@@ -92,7 +92,7 @@ def test_recover_mends_all_and_tells_how_far_it_is(killed: Path, threads: int) -
 
 
 def test_recovery_that_is_interrupted_goes_on_later(killed: Path) -> None:
-    """An exception out of the callback ends it; nothing is half done."""
+    """An exception out of the callback ends it; no partition is half recovered."""
     with logstore.open(killed) as store:
         with pytest.raises(KeyboardInterrupt):
             store.recover(interrupt_at_once)
@@ -110,7 +110,7 @@ def interrupt_at_once(progress: RecoveryProgress) -> None:
 def test_one_partition_that_cannot_be_read_does_not_stop_the_others(
     killed: Path,
 ) -> None:
-    """It is reported; the others are mended and take appends."""
+    """It is reported; the others are recovered and take appends."""
     with open_store(killed, _files=FailingList("orders-2")) as store:
         assert ("unreadable", 2) in labels(store.recovery_report)
         with pytest.raises(logstore.StorageError):
@@ -130,7 +130,8 @@ class FailingList(FaultyFiles):
 
 
 def test_clean_store_opens_without_a_look_at_its_partitions(tmp_path: Path) -> None:
-    """However many there are; and it is clean again after one of them was used."""
+    """The number of partitions does not matter; the store is clean again after one of
+    them was used."""
     with open_store(tmp_path, _files=Unsynced()) as store:
         for partition in store.create_topic("orders", PARTITIONS).partitions:
             fill(partition, COUNT)
@@ -161,7 +162,7 @@ def test_deleting_a_topic_needs_no_look_at_its_partitions(killed: Path) -> None:
 
 
 def test_partition_that_the_system_refused_once_is_tried_again(killed: Path) -> None:
-    """There was no descriptor, perhaps: nothing is wrong with it."""
+    """There may have been no descriptor: the partition is intact."""
     files = FaultyFiles()
     with open_store(killed, _files=files) as store:
         topic = store.topic("orders")

@@ -1,4 +1,4 @@
-"""Appends to a shared store: what is handed in, by the short way and the usual one."""
+"""Appends to a shared store: requests of the short way and of the usual one."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def shared_of(partition: Partition) -> SharedAppends:
 
 
 class Noted:
-    """Takes what is handed in, and answers."""
+    """Records requests, and answers them."""
 
     def __init__(self, appends: SharedAppends) -> None:
         self.asked: list[Append] = []
@@ -96,7 +96,7 @@ def test_short_way_hands_in_what_the_usual_one_does(
     ],
 )  # fmt: skip
 def test_all_else_goes_the_usual_way(shared: Store, name: str, columns: Any) -> None:
-    """Nothing is handed in."""
+    """The short way makes no request."""
     appends = shared_of(shared.topic(name)[0])
     noted = Noted(appends)
     assert appends.short.append_many(*(*columns, None, None)[:3]) is None
@@ -104,7 +104,7 @@ def test_all_else_goes_the_usual_way(shared: Store, name: str, columns: Any) -> 
 
 
 def test_one_record_is_appended_by_either_way(shared: Store) -> None:
-    """Mutable bytes, and headers, are no matter for the short one."""
+    """The short way accepts mutable bytes and headers."""
     partition = shared.topic("two")[1]
     assert partition.append(b"0") == 0
     assert partition.append(bytearray(b"1"), timestamp_ms=5) == 1
@@ -144,8 +144,8 @@ def test_closed_store_hands_in_nothing_by_the_short_way(shared: Store) -> None:
 
 
 def test_topic_says_for_how_many_partitions_it_has_chosen(shared: Store) -> None:
-    """This includes one partition that gets all records; but not if the caller
-    chooses."""
+    """This includes one partition that gets all records; but not a choice of the
+    caller."""
     topic = shared.topic("two")
     noted = Noted(shared_of(topic[0]))
     topic.append(b"v", b"k")
@@ -178,7 +178,7 @@ def test_records_that_cannot_be_encoded_leave_the_encoder_as_it_was(
 
 
 def test_records_of_several_partitions_are_one_request(shared: Store) -> None:
-    """Their batches one after the other; nothing for those without records."""
+    """Their batches follow each other; partitions without records have none."""
     topic = shared.topic("two")
     mine = [shared_of(topic[number]) for number in (0, 1)]
     noted = Noted(mine[0])

@@ -1,4 +1,4 @@
-"""Publications that interrupts leave in their middle: each is whole or not there."""
+"""Publications that are interrupted: each is complete or absent."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def made(store: Store, *names: str) -> list[Topic]:
 
 
 def publish(store: Store, sequence: int, *topics: Topic) -> None:
-    """Two records for each of these topics."""
+    """Publish two records to each of these topics."""
     staged = stage(store, {topic[0]: 2 for topic in topics}, sequence)
     store.publish([staged], identity="test", sequence=sequence)
 
 
 @contextlib.contextmanager
 def interrupts(*names: str) -> Iterator[None]:
-    """One comes at the beginning of each of these methods, and ends the call."""
+    """Interrupts at the beginning of each of these methods, which end the call."""
     with contextlib.ExitStack() as stack:
         for name in names:
             owner = GroupCommit if hasattr(GroupCommit, name) else ExclusiveLog
@@ -60,7 +60,7 @@ def interrupts(*names: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def unseen() -> Iterator[None]:
-    """The interrupt comes before the barrier is open, behind the commit."""
+    """The interrupt comes after the commit, before the barrier is opened."""
     put_in = GroupCommit._put_in
 
     def committed(commit: GroupCommit, *arguments: Any) -> None:
@@ -90,7 +90,7 @@ def check_usable(store: Store, topics: list[Topic], before: list[int]) -> None:
 def test_publication_that_is_interrupted_behind_its_commit_is_seen_at_once(
     store: Store,
 ) -> None:
-    """The memory of it says that it was published."""
+    """The store remembers it as published."""
     topics = made(store, "a", "b")
     with interrupts("_show"):
         publish(store, 1, *topics)
@@ -101,7 +101,7 @@ def test_publication_that_is_interrupted_behind_its_commit_is_seen_at_once(
 
 
 def test_publication_that_was_undone_does_not_stop_its_partitions(store: Store) -> None:
-    """Though an interrupt has left its barrier closed."""
+    """Its barrier was left closed by an interrupt."""
     topics = made(store, "a", "b")
     publish(store, 1, *topics)
     with interrupts("begin_sync", "_show"):
@@ -114,7 +114,7 @@ def test_publication_that_was_undone_does_not_stop_its_partitions(store: Store) 
 def test_publication_that_was_not_begun_does_not_stop_its_partitions(
     store: Store, raised: int
 ) -> None:
-    """Some of its logs have its barrier, and the journal has none of their ends."""
+    """Some of its logs have its barrier, but the journal has no ends of them."""
     topics = made(store, "a", "b")
     raise_barrier, seen = ExclusiveLog.raise_barrier, list[ExclusiveLog]()
 
@@ -140,8 +140,8 @@ def test_publication_that_was_not_begun_does_not_stop_its_partitions(
 def test_half_of_a_publication_stays_hidden_though_a_topic_of_it_is_deleted(
     tmp_path: Path,
 ) -> None:
-    """The journal forgets the end of that topic, which says nothing about the others.
-    The next opening undoes it."""
+    """The journal drops the end of that topic, and keeps the others. The next opening
+    undoes it."""
     with open_store(tmp_path) as store:
         topics = made(store, "a", "b", "c")
         publish(store, 1, *topics)
@@ -160,7 +160,7 @@ def test_half_of_a_publication_stays_hidden_though_a_topic_of_it_is_deleted(
 
 
 def test_deletion_of_its_topics_ends_a_publication_in_doubt(store: Store) -> None:
-    """Nothing is left of it that could be undone."""
+    """Nothing of it remains that could be undone."""
     topics = made(store, "a", "b")
     publish(store, 1, topics[0])
     with interrupts("begin_sync", "_failed"):
@@ -170,7 +170,7 @@ def test_deletion_of_its_topics_ends_a_publication_in_doubt(store: Store) -> Non
 
 
 def test_commit_that_cannot_be_made_durable_stays_hidden(tmp_path: Path) -> None:
-    """By the one who looks first; the next opening shows it."""
+    """The first check cannot make it durable; the next opening shows it."""
     failure = OSError(errno.EIO, "no")
     with open_store(tmp_path) as store:
         topics = made(store, "a", "b")
@@ -218,8 +218,8 @@ def test_interrupt_behind_the_commit_puts_nothing_in_doubt(store: Store) -> None
 
 @pytest.mark.parametrize("is_synced", [False, True])
 def test_commit_counts_if_its_logs_are_synced(is_synced: bool) -> None:
-    """Interrupts have hidden whether they are, and have ended its undo. Before it is
-    shown, it is made durable; else it is taken back, and stays hidden."""
+    """Interrupts have hidden the result of the sync, and have ended the undo. Before it
+    is shown, it is made durable; otherwise it is reverted, and stays hidden."""
     disk = MemoryDisk()
     store = open_quietly(disk)
     topics = made(store, "a", "b")

@@ -37,7 +37,7 @@ def values_of(partition: logstore.Partition) -> list[bytes | None]:
 def test_call_that_is_repeated_appends_nothing_again(
     tmp_path: Path, codec: str
 ) -> None:
-    """Its offsets are those of the first time, whatever was appended in between."""
+    """The call returns its first offsets, even after other appends."""
     with logstore.open(tmp_path) as store:
         partition = made(store, codec=codec)
         producer = store.producer("outbox")
@@ -68,7 +68,7 @@ def test_call_that_is_repeated_appends_nothing_again(
 
 
 def test_sequence_that_is_not_given_is_the_next_one(tmp_path: Path) -> None:
-    """By partition; a call of no records changes nothing."""
+    """The next one of each partition; a call without records changes nothing."""
     with logstore.open(tmp_path) as store:
         topic = store.create_topic("orders", 2, config_of(2))
         producer = store.producer("outbox")
@@ -83,7 +83,7 @@ def test_sequence_that_is_not_given_is_the_next_one(tmp_path: Path) -> None:
 
 
 def test_call_that_is_not_the_next_one_is_refused(tmp_path: Path) -> None:
-    """A gap, a part that is there, one that is too old: nothing is written."""
+    """A gap, a part of an appended call, one that is too old: nothing is written."""
     with logstore.open(tmp_path) as store:
         partition = made(store)
         producer = store.producer("outbox")
@@ -108,8 +108,8 @@ def test_call_that_is_not_the_next_one_is_refused(tmp_path: Path) -> None:
 
 
 def test_large_call_is_found_although_it_has_many_batches(tmp_path: Path) -> None:
-    """More than the five that a producer's state has; calls of others between two of
-    its own are not taken for a part of one."""
+    """More than the five that a producer's state has; calls of other producers in
+    between are not counted as parts."""
     rng = random.Random(1)
     values = [rng.randbytes(1000) for _ in range(2000)]
     with logstore.open(tmp_path) as store:
@@ -167,7 +167,7 @@ def test_sequences_go_on_in_another_epoch(tmp_path: Path, how: str, codec: str) 
 
 
 def test_producer_that_was_taken_over_is_fenced(tmp_path: Path) -> None:
-    """It appends nothing and learns nothing any more; other names go on."""
+    """It cannot append or query any more; other names continue."""
     with logstore.open(tmp_path) as store:
         partition = made(store)
         old, other = store.producer("outbox"), store.producer("other")
@@ -244,7 +244,7 @@ def test_log_with_a_later_epoch_fences(tmp_path: Path) -> None:
 def test_id_follows_when_all_epochs_are_used_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The sequences go on, and calls under the old id are found."""
+    """The sequences continue, and calls under the old id are found."""
     monkeypatch.setattr(producer_names, "EPOCH_MAX", 1)
     ids = set()
     with logstore.open(tmp_path) as store:
@@ -284,8 +284,8 @@ def test_sequences_go_on_at_zero_after_the_largest(tmp_path: Path) -> None:
 
 
 def test_named_producer_is_never_forgotten(tmp_path: Path) -> None:
-    """Not after days without a record, and not when all its records were deleted, even
-    if the store is opened in between by programs that use no producer."""
+    """Neither days without a record nor the deletion of all its records change that,
+    even if the store is opened in between by programs that use no producer."""
     files = FaultyFiles()
     with open_store(tmp_path, _files=files) as store:
         partition = made(store, file_delete_delay_ms=0)
@@ -305,7 +305,7 @@ def test_named_producer_is_never_forgotten(tmp_path: Path) -> None:
         assert producer.last_sequence(partition) == 42
         with pytest.raises(logstore.errors.OutOfOrderSequenceError):
             producer.append(partition, b"x", sequence=50)
-        # One that is not named has expired.
+        # A producer without a name has expired.
         partition.append_batches(sent(7, 0, 99))
 
 
@@ -384,8 +384,8 @@ def test_named_producer_is_known_after_a_cut_of_all_its_batches(tmp_path: Path) 
 
 
 def test_copy_of_a_log_with_its_producers_is_checked(tmp_path: Path) -> None:
-    """Batches of named producers keep their rules when they are appended as they
-    are: their sequences go on over an epoch."""
+    """Batches of named producers are checked when they are appended unchanged: their
+    sequences continue over an epoch."""
     with logstore.open(tmp_path) as store:
         partition = made(store)
         copy = store.create_topic("copy", config=config_of(2))[0]
@@ -456,7 +456,7 @@ def test_time_of_the_append_is_stored_where_the_topic_says_so(tmp_path: Path) ->
         before = files.now_ms()
         producer.append_many(partition, [b"x"] * 2, None, [5, 6])
         assert all(one.timestamp_ms >= before for one in partition.read())
-        # The time of its last batch is that of the append: it is not an old one.
+        # The time of its last batch is the time of the append: it is not old.
         assert partition.append_batches(sent(3, 0, 0, timestamp_ms=1)) == range(2, 3)
         with pytest.raises(logstore.errors.OutOfOrderSequenceError):
             partition.append_batches(sent(3, 0, 5, timestamp_ms=1))
@@ -509,7 +509,7 @@ def test_store_that_cannot_be_written_has_no_producer(tmp_path: Path) -> None:
 
 
 def test_deleted_topic_has_no_sequences(tmp_path: Path) -> None:
-    """One that is made again with its name begins without any."""
+    """A topic that is made again with its name begins without any."""
     with logstore.open(tmp_path) as store:
         partition, producer = made(store), store.producer("outbox")
         producer.append_many(partition, [b"x"] * 3)
@@ -525,7 +525,7 @@ def test_deleted_topic_has_no_sequences(tmp_path: Path) -> None:
 
 
 def test_damaged_file_of_names_is_an_error_and_stays(tmp_path: Path) -> None:
-    """Whichever bit: it is never begun anew."""
+    """Any flipped bit is an error: the file is never replaced by a new one."""
     with logstore.open(tmp_path) as store:
         made(store)
         store.producer("outbox")
@@ -552,7 +552,7 @@ def test_damaged_file_of_names_is_an_error_and_stays(tmp_path: Path) -> None:
     "call", ["create", "write", "sync", "rename", "sync_directory"]
 )
 def test_take_over_that_fails_leaves_the_name_usable(tmp_path: Path, call: str) -> None:
-    """The old producer goes on, or the next take-over does."""
+    """Either the old producer continues, or the next take-over."""
     files = FaultyFiles()
     with open_store(tmp_path, _files=files) as store:
         partition, old = made(store), store.producer("outbox")

@@ -47,7 +47,7 @@ def test_identity_of_a_group_given_by_a_caller_is_refused(
 
 
 def test_identity_of_a_group_handed_in_by_a_caller_is_refused(tmp_path: Path) -> None:
-    """From a read-only store, too; no request is left."""
+    """A read-only store refuses it, too; no request is left."""
     path = store_with(tmp_path / "s")
     with logstore.open(path, read_only=True) as store:
         with pytest.raises(logstore.ConfigError, match="not for callers"):
@@ -60,7 +60,7 @@ def test_identity_of_a_group_handed_in_by_a_caller_is_refused(tmp_path: Path) ->
 def test_group_publishes_under_its_identity_and_anybody_may_ask_for_it(
     tmp_path: Path,
 ) -> None:
-    """`published` tells how often the group has committed."""
+    """`published` returns the number of commits of the group."""
     path = store_with(tmp_path / "s")
     with consumer(path) as one:
         with one.transaction() as transaction:
@@ -77,7 +77,7 @@ def test_group_publishes_under_its_identity_and_anybody_may_ask_for_it(
 def test_publication_that_is_repeated_keeps_its_metadata_and_gets_the_new_note(
     tmp_path: Path,
 ) -> None:
-    """And the new pin, if one was asked for."""
+    """The new pin is applied, too, if the call has one."""
     before = LedgerEntry(7, 3, 1000, "old", is_pinned=True, metadata=b"old")
     for pinned in (None, True, False):
         request = request_of([], "job", 7, "new", b"new", pinned)

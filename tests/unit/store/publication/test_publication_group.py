@@ -1,5 +1,5 @@
 """Several identities in one commit, metadata that is committed with the records, and
-identities that are remembered for good."""
+pinned identities."""
 
 from __future__ import annotations
 
@@ -80,8 +80,8 @@ def test_requests_are_published_in_order_and_each_has_its_offsets(store: Store) 
 
 
 def test_each_request_is_told_that_the_sync_of_their_commit_failed() -> None:
-    """It was published: none is repeated alone, and told by the partitions, which take
-    no more, that nothing was. One that was refused keeps its own error."""
+    """They were published: none is repeated alone and refused by the partitions, which
+    take no more appends. A refused request keeps its own error."""
     disk = MemoryDisk()
     store = open_quietly(disk)
     a = store.create_topic("a", 2, config_of(2))
@@ -104,7 +104,8 @@ def test_each_request_is_told_that_the_sync_of_their_commit_failed() -> None:
 
 
 def test_publication_in_doubt_does_not_refuse_requests_to_other_partitions() -> None:
-    """Only a request to one of its partitions, which take no more, has their error."""
+    """Only a request to one of its partitions, which take no more appends, has their
+    error."""
     disk = MemoryDisk()
     store = open_quietly(disk)
     a = store.create_topic("a", 2, config_of(2))
@@ -124,7 +125,7 @@ def test_publication_in_doubt_does_not_refuse_requests_to_other_partitions() -> 
 def test_group_shares_the_syncs_of_one_publication(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The number of identities does not change how often the disk is waited for."""
+    """The number of syncs does not depend on the number of identities."""
     a = store.create_topic("a", 1, config_of(1))
     files, counts = store._context.files, []
     for name in ("sync", "make_steps", "sync_directory"):
@@ -145,7 +146,7 @@ def test_group_shares_the_syncs_of_one_publication(
 
 
 def test_refused_request_does_not_stop_the_others(store: Store) -> None:
-    """Each of them has its own error, and what it staged is still there."""
+    """Each of them has its own error, and its staged records are still there."""
     a = store.create_topic("a", 1, config_of(WAY.magic))
     store.create_topic("b", 1, config_of(WAY.magic))
     store.publish([stage(store, {a[0]: 2}, 5)], identity="old", sequence=5)
@@ -227,7 +228,7 @@ def test_repetition_of_what_failed_in_the_same_group_is_tried(store: Store) -> N
 
 
 def test_group_that_cannot_be_committed_has_an_error_for_each() -> None:
-    """And nothing is published, or remembered; afterwards it is."""
+    """Nothing is published, or remembered; a later attempt is."""
     disk = MemoryDisk()
     store = open_quietly(disk)
     a = store.create_topic("a", 1, config_of(1))
@@ -256,7 +257,7 @@ def last(store: Store, identity: str) -> Publication:
 
 
 def test_metadata_is_committed_with_the_records(store: Store) -> None:
-    """Any bytes; they stay if the publication is repeated, also with others."""
+    """Any bytes; a repetition keeps them, also with others."""
     a = store.create_topic("a", 1, config_of(WAY.magic))
     for number, metadata in enumerate((b"\0\xff" * 2048, b"", b'"[{'), 1):
         staged = [stage(store, {a[0]: 1}, number)]
@@ -285,7 +286,7 @@ def test_metadata_is_committed_without_records(store: Store) -> None:
 
 
 def test_metadata_of_a_failed_publication_is_not_kept() -> None:
-    """The positions are those of the last one that was committed."""
+    """The metadata stay the last committed ones."""
     disk = MemoryDisk()
     store = open_quietly(disk)
     a = store.create_topic("a", 1, config_of(1))
@@ -329,7 +330,7 @@ def commit(store: Store, identity: str, sequence: int = 1, **more: Any) -> Publi
 def test_pinned_identity_is_not_forgotten(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It stays pinned until it is told otherwise, and is not counted."""
+    """It stays pinned until it is unpinned, and is not counted."""
     monkeypatch.setattr(ledger, "IDENTITIES_MAX", 2)
     assert commit(store, "group", pinned=True).pinned
     for name in "abc":
@@ -339,7 +340,7 @@ def test_pinned_identity_is_not_forgotten(
     for name in "de":
         commit(store, name)
     assert last(store, "group").pinned
-    # A repetition of what it has published takes the pin away.
+    # A repetition of the last publication can remove the pin.
     assert not commit(store, "group", 2, pinned=False).pinned
     for name in "fg":
         commit(store, name)
@@ -360,7 +361,7 @@ def test_pin_and_unpin_of_the_library(
     assert store.published("group") == 1
     with store._publishing.publisher.lock:
         assert store._publishing.publisher.pin("group", False)
-    # What was just unpinned was just used: the next one takes its place.
+    # An unpinned identity counts as just used: the next one replaces it.
     assert [store.published(i) for i in ("group", "a", "b")] == [1, None, None]
     commit(store, "c")
     assert [store.published(i) for i in ("group", "c")] == [None, 1]
@@ -399,7 +400,7 @@ def test_ten_thousand_identities_that_fit_are_all_remembered(character: str) -> 
 def test_large_entries_evict_the_oldest_before_the_file_is_too_large(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file beyond its limit could not be read: publishing would end for good."""
+    """A file beyond its limit could not be read: publishing would be impossible."""
     monkeypatch.setattr(ledger, "LEDGER_BYTES_MAX", 20_000)
     commit(store, "group", pinned=True, metadata=b"m" * 4096)
     for name in "abcdef":
@@ -416,7 +417,8 @@ def test_large_entries_evict_the_oldest_before_the_file_is_too_large(
 def test_file_without_pins_and_metadata_has_the_version_of_before(
     store: Store,
 ) -> None:
-    """Earlier versions read it; with some, they refuse it: they would lose them."""
+    """Earlier versions read it; they refuse a file with pins or metadata, which they
+    would lose."""
     a = store.create_topic("a", 1, config_of(WAY.magic))
     path = Path(store.path, layout.PUBLISHED)
 
@@ -468,7 +470,7 @@ def test_pins_or_metadata_that_no_version_writes_are_damage(
 
 
 def test_pins_and_metadata_survive_a_publication_that_a_crash_undoes() -> None:
-    """The earlier ones count."""
+    """The state of the earlier publication counts."""
     disk = MemoryDisk()
     store = open_quietly(disk)
     a = store.create_topic("a", 1, config_of(1))

@@ -1,4 +1,4 @@
-"""The journal of publications: what it costs, what it keeps, and how it ends."""
+"""The journal of publications: its cost, its contents, and its end."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Counting(Files):
 
 
 def publish(store: Store, sequence: int, *numbers: int, **more: Any) -> None:
-    """Two records for each of these partitions of the topic, durably."""
+    """Publish two records to each of these partitions of the topic, durably."""
     topic = store.topic("a")
     staged = stage(store, {topic[number]: 2 for number in numbers}, sequence)
     store.publish([staged], identity="test", sequence=sequence, **more)
@@ -69,13 +69,14 @@ def memory_store() -> tuple[MemoryDisk, Store]:
     return disk, store
 
 
-# ---------------------------------------------------------------- what it costs
+# ---------------------------------------------------------------- cost
 
 
 def test_publication_to_the_same_partitions_syncs_each_log_and_the_journal(
     tmp_path: Path,
 ) -> None:
-    """No directory. To another partition there is one sync more, as after an append."""
+    """No directory is synced. Another partition costs one sync more, as after an
+    append."""
     files = Counting()
     with open_store(tmp_path, _files=files) as store:
         topic = store.create_topic("a", 3, CONFIG)
@@ -102,7 +103,7 @@ def test_publication_to_the_same_partitions_syncs_each_log_and_the_journal(
 def test_journal_begins_again_when_it_has_grown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And readers, which read what was added to it, find the same as before."""
+    """Readers, which read only added entries, find the same as before."""
     monkeypatch.setattr(publication_journal, "_GROWTH_BYTES", 600)
     with (
         logstore.open(tmp_path) as store,
@@ -146,7 +147,7 @@ def test_journal_has_the_ends_of_few_logs(
 
 
 def test_closed_store_has_the_file_of_earlier_versions(tmp_path: Path) -> None:
-    """One, of one entry; and no journal."""
+    """There is one file, of one entry, and no journal."""
     with logstore.open(tmp_path) as store:
         store.create_topic("a", 1, CONFIG)
         publish(store, 1, 0)
@@ -161,12 +162,12 @@ def test_closed_store_has_the_file_of_earlier_versions(tmp_path: Path) -> None:
     assert value["notes"] == [["test", "n"]]
 
 
-# ---------------------------------------------------------------- appends behind it
+# ---------------------------------------------------------------- later appends
 
 
 def test_append_behind_a_publication_survives_a_crash() -> None:
-    """By kill as it is, by a power cut if it was durable: it is no part of the
-    publication, and none that follows undoes it."""
+    """It survives a kill, and, if it was durable, a power cut: it is no part of the
+    publication, and no later one undoes it."""
     for ends in ("kill", "cut"):
         disk, store = memory_store()
         publish(store, 1, 0)
@@ -204,7 +205,8 @@ def test_append_is_refused_while_the_journal_cannot_be_written() -> None:
 
 
 def test_log_that_was_cut_behind_its_publication_begins_where_it_ends() -> None:
-    """The journal has another end. A publication that fails is undone to this one."""
+    """The end in the journal is out of date. A failed publication is undone to the
+    current end."""
     disk, store = memory_store()
     publish(store, 1, 0)
     publish(store, 2, 0)
@@ -224,7 +226,7 @@ def test_log_that_was_cut_behind_its_publication_begins_where_it_ends() -> None:
 
 
 def after_power_cut(disk: MemoryDisk) -> Store:
-    """The store, of which the disk has only what was synced."""
+    """The store with only synced data on its disk."""
     return open_quietly(MemoryDisk(disk.kill().moment().base))
 
 
@@ -245,8 +247,8 @@ def test_append_tried_again_after_a_failed_sync_of_the_journal_is_not_lost() -> 
 
 
 def test_topic_made_again_after_a_failed_sync_of_the_journal_is_not_cut() -> None:
-    """The end that a deleted partition had is not that of the new one, also if the
-    deletion could not take it out of the journal."""
+    """The end of a deleted partition does not apply to the new one, also if the
+    deletion could not remove it from the journal."""
     disk, store = memory_store()
     publish(store, 1, 0)
     disk.fail("create", errno.EIO, name=f"{layout.PUBLISHED}.tmp")
@@ -264,7 +266,7 @@ def test_topic_made_again_after_a_failed_sync_of_the_journal_is_not_cut() -> Non
 
 
 def test_bad_memory_of_publications_does_not_keep_a_topic(tmp_path: Path) -> None:
-    """It can be deleted, though the journal cannot be told."""
+    """The topic can be deleted, though the journal cannot be updated."""
     with open_store(tmp_path) as store:
         store.create_topic("a", 2, CONFIG)
         publish(store, 1, 0)
@@ -278,8 +280,8 @@ def test_bad_memory_of_publications_does_not_keep_a_topic(tmp_path: Path) -> Non
 
 
 def test_publication_tried_again_after_a_failed_sync_of_the_journal_is_atomic() -> None:
-    """Whenever the power fails: the ends that the first one has recorded may be in the
-    page cache only."""
+    """The power may fail at any time: the ends that the first one has recorded may be
+    in the page cache only."""
     found = set()
     disk, store = memory_store()
     publish(store, 1, 0, 1)
@@ -302,8 +304,8 @@ def test_publication_tried_again_after_a_failed_sync_of_the_journal_is_atomic() 
 
 
 def test_records_whose_commit_may_be_lost_do_not_count_as_durable() -> None:
-    """Their logs are synced, and the next opening may cut them all the same. Earlier
-    records are durable as before."""
+    """Their logs are synced, but the next opening may cut them. Earlier records are
+    durable as before."""
     disk, store = memory_store()
     publish(store, 1, 0)
     disk.fail("sync", errno.EIO, name=layout.PUBLICATION)
@@ -341,8 +343,8 @@ def test_pin_tried_again_after_a_failed_sync_of_the_journal_is_durable(
 
 
 def test_commit_whose_sync_failed_is_found_by_all_or_by_none() -> None:
-    """The next owner finds it in memory. Whenever the power fails from then on, what
-    was published is remembered, and its records are there, or neither."""
+    """The next owner finds it in memory. If the power fails at any later time, either
+    the publication is remembered and its records are there, or neither."""
     disk, store = memory_store()
     publish(store, 1, 0, 1)
     disk.fail("sync", errno.EIO, name=layout.PUBLICATION)
@@ -353,7 +355,7 @@ def test_commit_whose_sync_failed_is_found_by_all_or_by_none() -> None:
     moments = disk.record()
     again = open_quietly(disk)
     assert again.published("test") == 2
-    publish(again, 2, 0)  # says that it was published
+    publish(again, 2, 0)  # the error says that it was published
     moments.append(disk.moment("acknowledged"))
     rng, found = random.Random(1), set()
     for number, moment in enumerate(moments):
@@ -418,7 +420,7 @@ def test_partition_that_is_loaded_later_shows_no_unfinished_publication(
 def test_topic_made_again_has_nothing_of_an_unfinished_publication(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It is another one than that whose partition could not be loaded."""
+    """The old partition could not be loaded; the new topic is a different one."""
     disk, store = memory_store()
     publish(store, 1, 0, 1)
     disk = killed_before_commit(disk, store, monkeypatch)
@@ -468,7 +470,7 @@ def test_publication_is_atomic_after_the_disk_was_full(
 
 
 def test_journal_that_cannot_be_ended_is_ended_by_the_next_opening() -> None:
-    """Closing says so, and the store is not marked as closed."""
+    """Closing reports it, and the store is not marked as closed."""
     disk, store = memory_store()
     publish(store, 1, 0)
     disk.fail("create", errno.EIO, name=f"{layout.PUBLISHED}.tmp")
@@ -482,8 +484,7 @@ def test_journal_that_cannot_be_ended_is_ended_by_the_next_opening() -> None:
 
 
 def test_each_damaged_bit_of_a_commit_prevents_opening(tmp_path: Path) -> None:
-    """The records must not be cut off as those of a publication that was not
-    committed."""
+    """The records must not be cut off as if the publication was not committed."""
     disk, store = memory_store()
     publish(store, 1, 0)
     disk = disk.kill()
@@ -506,7 +507,7 @@ def test_each_damaged_bit_of_a_commit_prevents_opening(tmp_path: Path) -> None:
 def test_publication_that_an_earlier_version_left_is_undone(
     tmp_path: Path, version: int
 ) -> None:
-    """The file of that version has all that would have been remembered: none of it
+    """The file of that version has the state after the publication: none of it
     counts."""
     with logstore.open(tmp_path) as store:
         partition = store.create_topic("a", 1, CONFIG)[0]
@@ -558,7 +559,8 @@ def test_publication_that_an_earlier_version_left_is_undone(
 def test_journal_that_no_version_writes_is_damage(
     tmp_path: Path, fields: dict[str, Any], is_later: bool
 ) -> None:
-    """In its first entry as in one that was appended, whose reader has the others."""
+    """Both its first entry and an appended one, whose reader has the others, are
+    checked."""
     root = Directory.open_root(Files(), str(tmp_path))
     good: dict[str, Any] = {"generation": "g", "bases": [], "changes": []}
     file = publication_journal.GrowingFile(root, layout.PUBLICATION, is_sealed=True)
@@ -586,7 +588,7 @@ def test_journal_of_no_generation_is_damage(tmp_path: Path) -> None:
 
 
 def test_verify_tells_of_records_that_the_journal_does_not_commit() -> None:
-    """Not of a journal alone."""
+    """A journal alone is not reported."""
     disk, store = memory_store()
     publish(store, 1, 0, 1)
 

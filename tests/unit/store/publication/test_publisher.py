@@ -1,4 +1,4 @@
-"""Publishing: all of it or nothing, once, and for no reader in part."""
+"""Publishing: completely or not at all, once, and never partly visible."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ store, way = staging.store, staging.way
 PUBLISHABLE = [(magic, codec) for magic, codec in FORMATS if magic]
 
 
-# ---------------------------------------------------------------- what is published
+# ---------------------------------------------------------------- published records
 
 
 @pytest.mark.parametrize(("magic", "codec"), PUBLISHABLE)
 def test_staged_records_are_read_where_they_were_published(
     store: Store, magic: int, codec: str
 ) -> None:
-    """Into several topics and partitions, behind what is there, over several segments;
-    not before."""
+    """They go into several topics and partitions, after existing records, over several
+    segments, and are not visible before."""
     config = config_of(magic, codec, segment_bytes=1000)
     a = store.create_topic("a", 2, config)
     b = store.create_topic("b", 1, config)
@@ -88,7 +88,7 @@ def test_parts_of_one_partition_keep_their_order(store: Store) -> None:
 
 
 def test_read_only_store_stages_for_the_writer(store: Store) -> None:
-    """In another process, which needs no lock; a staged file is a plain value."""
+    """Another process does it, without a lock; a staged file is a plain value."""
     store.create_topic("a", 1, config_of(WAY.magic))
     with logstore.open(store.path, read_only=True) as reader:
         staged = stage(reader, {reader.topic("a")[0]: 4})
@@ -162,7 +162,8 @@ def test_the_same_sequence_is_published_once(store: Store) -> None:
 
 
 def test_note_is_kept_with_the_last_publication(store: Store) -> None:
-    """Until the next one, also one that does nothing; any text, and the store opens."""
+    """It is kept until the next one, also one without records; any text is accepted,
+    and the store opens."""
     partition = store.create_topic("a", 1, config_of(2))[0]
     assert store.last_publication("test") is None
     notes = ["", "one", "\u2603 [[{{ 20251122084530123456", "x" * 1000, ""]
@@ -222,7 +223,7 @@ def test_identity_or_sequence_that_cannot_be(
 
 
 def test_damaged_memory_of_what_was_published_is_a_named_error(store: Store) -> None:
-    """Whether it was published cannot be told, so it is not."""
+    """It is unknown whether it was published, so nothing is published."""
     partition = store.create_topic("a", 1, config_of(2))[0]
     store.publish([stage(store, {partition: 1})], identity="test", sequence=1)
     store.close()
@@ -237,13 +238,14 @@ def test_damaged_memory_of_what_was_published_is_a_named_error(store: Store) -> 
         assert partition.end_offset == 1
 
 
-# ---------------------------------------------------------------- for no reader in part
+# ---------------------------------------------------------------- partial visibility
 
 
 def test_no_reader_sees_part_of_a_publication(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither in this process nor in another, at any step; the segments neither."""
+    """Readers in this process and in another one are checked at each step; so are
+    segments."""
     topic = store.create_topic("a", 3, config_of(WAY.magic, segment_bytes=300))
     for partition in topic:
         fill(partition, 3)
@@ -276,7 +278,7 @@ def test_no_reader_sees_part_of_a_publication(
         look()
         before, after = [3, 3, 3], [23, 23, 23]
         assert seen[:7] == [[before] * 3] * 7
-        # The commit: whoever reads the files sees it first.
+        # The commit: readers of the files see it first.
         assert seen[7] == [before, after, after]
         assert seen[8] == [after] * 3
 
@@ -284,7 +286,7 @@ def test_no_reader_sees_part_of_a_publication(
 def test_reader_that_looks_while_a_publication_ends_looks_again(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has walked over half of the log when the rest comes and all of it counts."""
+    """It has read half of the log when the rest is added and the publication counts."""
     partition = store.create_topic("a", 1, config_of(WAY.magic, segment_bytes=300))[0]
     staged = stage(store, {partition: 20})
     with logstore.open(store.path, read_only=True) as reader:
@@ -299,7 +301,7 @@ def test_reader_that_looks_while_a_publication_ends_looks_again(
             return has_grown
 
         monkeypatch.setattr(FollowedLog, "grow", grow)
-        # A change of the directory: it looks, however long ago it looked before.
+        # A change of the directory: the reader checks regardless of its last check.
         Path(partition.path, "foreign").touch()
         assert live.end_offset == 20
 
@@ -308,14 +310,14 @@ def test_reader_that_looks_while_a_publication_ends_looks_again(
 def test_ends_that_belong_together_are_seen_together(
     store: Store, is_owner: bool
 ) -> None:
-    """By who looks again where the token has changed."""
+    """A reader checks again if the token has changed."""
     topic = store.create_topic("a", 3, config_of(WAY.magic))
     rounds = 0
     seen: set[int] = set()
 
     def publish() -> None:
         nonlocal rounds
-        # A machine that is busy may let the other thread look once in a long while.
+        # A busy machine may let the other thread check only rarely.
         while rounds < 40 or (len(seen) < 3 and rounds < 4_000):
             store.publish([stage(store, dict.fromkeys(topic, 5))])
             rounds += 1
@@ -335,11 +337,11 @@ def test_ends_that_belong_together_are_seen_together(
         assert len(seen) > 2
 
 
-# ------------------------------------------------ behind another program, as Kafka's
+# ---------------------------------------------------- after another program, like Kafka
 
 
 def another_program_writes(path: Path, times: int = 1) -> None:
-    """Leave the directory like a broker that has used it."""
+    """Leave the directory as after a broker."""
     for number in range(times):
         text = f"0\n1\na 0 {number}\n"
         (path / layout.RECOVERY_CHECKPOINT).write_text(text)
@@ -368,8 +370,8 @@ def test_what_is_staged_behind_another_program_is_published(
 def test_what_another_process_staged_behind_another_program_is_published(
     tmp_path: Path,
 ) -> None:
-    """The topic has the id that it had: what was staged before that program wrote is
-    for the same topic. One that it has made again is another one."""
+    """The topic keeps its id: records staged before that program wrote are for the same
+    topic. A topic made again is another one."""
     with logstore.open(tmp_path) as store:
         store.create_topic("a", 1, config_of(1))[0].append(b"x")
 

@@ -1,4 +1,4 @@
-"""Publications that fail or are cut short: nothing is published, and nothing else is
+"""Publications that fail or are interrupted: nothing is published, and nothing else is
 harmed."""
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ UTC = datetime.timezone.utc
 store, way = staging.store, staging.way
 
 
-# ---------------------------------------------------------------- what goes wrong
+# ---------------------------------------------------------------- failures
 
 
 def untouched(store: Store, ends: list[int]) -> None:
-    """Nothing was published, and everything works."""
+    """Assert that nothing was published, and that everything works."""
     topic = store.topic("a")
     assert [p.end_offset for p in topic] == ends
     assert store.published("test") is None
@@ -92,7 +92,7 @@ def test_shortened_staged_file_is_an_error(store: Store) -> None:
 def test_runs_that_the_staged_file_does_not_have_are_an_error(
     store: Store, run: tuple[int, int]
 ) -> None:
-    """They come from another process; no memory is taken for them."""
+    """They come from another process; no memory is allocated for them."""
     topic = store.create_topic("a", 1, config_of(WAY.magic))
     staged = stage(store, {topic[0]: 1})
     wrong = staged.logs[0]._replace(runs=(run,))
@@ -112,7 +112,7 @@ def test_staged_file_that_is_gone_is_an_error(store: Store) -> None:
 
 
 def test_staged_name_leads_nowhere_else(store: Store) -> None:
-    """It comes from another process."""
+    """The name comes from another process."""
     topic = store.create_topic("a", 1, config_of(WAY.magic))
     staged = stage(store, {topic[0]: 1})
     outside = Path(store.path).parent / "outside"
@@ -194,7 +194,7 @@ def half_published(counts: dict[str, int]) -> tuple[MemoryDisk, Store]:
 
 
 def test_publication_that_a_crash_cut_short_is_taken_back() -> None:
-    """And told; a reader before that does not see it; it can be repeated."""
+    """The report has it; a reader before that does not see it; it can be repeated."""
     disk, _store = half_published({"0": 20, "1": 3})
     disk = disk.kill()
     assert f"store/{layout.PUBLICATION}" in disk.tree()
@@ -216,7 +216,7 @@ def test_publication_that_a_crash_cut_short_is_taken_back() -> None:
 
 
 def test_writer_whose_publication_cannot_be_undone_takes_no_more_appends() -> None:
-    """The next opening cuts them where they were; readers stop there already."""
+    """The next opening restores their ends; readers stop there already."""
     _, store = half_published({"0": 3, "1": 3})
     for partition in store.topic("a"):
         assert list(partition.read()) == expected(WAY.magic, 0, 2)
@@ -228,8 +228,8 @@ def test_writer_whose_publication_cannot_be_undone_takes_no_more_appends() -> No
 
 @pytest.mark.parametrize("nth", [1, 2, 3])
 def test_publication_stays_hidden_where_the_identity_cannot_be_read(nth: int) -> None:
-    """Whichever look at a log fails when it is to be cut, also one after it was
-    loaded: it shows nothing of the publication, and the next opening cuts it."""
+    """Any read for the cut may fail, also after the log was loaded: nothing of the
+    publication is visible, and the next opening cuts it."""
     disk = half_published({"0": 3})[0].kill()
     disk.fail("open", errno.EIO, nth=nth, times=1, name=layout.TOPIC_IDENTITY)
     with open_quietly(disk) as store:
@@ -242,7 +242,8 @@ def test_publication_stays_hidden_where_the_identity_cannot_be_read(nth: int) ->
 
 
 def test_publication_before_another_writer_came_is_left_to_it() -> None:
-    """A broker that takes over makes what it finds its own, and appends behind it."""
+    """A broker that takes over keeps the records that it finds, and appends after
+    them."""
     disk = half_published({"0": 3})[0].kill()
     files = disk.tree()
     names = [name for name in files if name.endswith(layout.OWNER)]
@@ -256,7 +257,7 @@ def test_publication_before_another_writer_came_is_left_to_it() -> None:
 
 
 def test_full_disk_publishes_nothing_and_ends_nothing() -> None:
-    """However much room there is, in which every step may be the one too much."""
+    """At each amount of room, some step is the first one without."""
     for left in itertools.chain(range(0, 3000, 100), range(3000, 90_000, 3000)):
         disk = MemoryDisk()
         store = open_quietly(disk)
@@ -303,8 +304,8 @@ def test_commit_that_may_be_lost_ends_the_writers() -> None:
 def test_time_lookup_stops_where_readers_stop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Uncommitted segments of a publication may be withdrawn: no lookup leads there, in
-    either process."""
+    """Uncommitted segments of a publication may be withdrawn: no lookup returns them,
+    in either process."""
     seen: list[object] = []
 
     publish = PublicationJournal.publish

@@ -1,5 +1,5 @@
-"""Remains of a publication after a crash: its entry in the journal, the seal of this,
-and its segments in each log; and which of them count."""
+"""Remains of a publication after a crash: its entry in the journal, the seal of the
+entry, and its segments in each log; and the decision which of them count."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ IDENTITY = "test"
 
 
 def publish(store: Store, sequence: int, value: bytes) -> None:
-    """Two records for each of both partitions."""
+    """Publish two records to each of both partitions."""
     with store.stage(IDENTITY, sequence) as stage:
         for partition in store.topic("a"):
             stage.append_many(partition, [value] * 2, timestamps_ms=[1, 2])
@@ -41,7 +41,7 @@ def publish(store: Store, sequence: int, value: bytes) -> None:
 
 
 class World:
-    """A store whose last publication is sealed, and the bytes that it had before it.
+    """A store whose last publication is sealed, and its bytes before that publication.
 
     Args:
         is_mixed: a plain append comes between two publications to a log.
@@ -68,7 +68,7 @@ class World:
         begin = data.rindex(b"xxh64 ", 0, end)
         if entry == "whole":
             return data if is_sealed else data[:end]
-        # The entry was written over the seal of the one before.
+        # The entry was written over the seal of the previous one.
         return data[: begin + (0 if entry == "lost" else (end - begin) // 2)]
 
     def log(self, number: int, content: str, other: World) -> bytes:
@@ -116,9 +116,9 @@ def seen(store: Store) -> tuple[list[int], int | None]:
 def test_entry_without_a_seal_counts_if_all_logs_have_its_bytes(
     entry: str, is_mixed: bool, same_boot: bool
 ) -> None:
-    """Else all logs end where they did before. One with whole batches of other bytes
-    is damaged, and is not cut. Readers decide the same before there is an owner; what
-    is remembered counts for them when it is durable."""
+    """Otherwise all logs keep their earlier ends. A log with whole batches of other
+    bytes is damaged, and is not cut. Readers decide the same before there is an owner;
+    remembered publications count for them once durable."""
     other = World(is_mixed=is_mixed, value=b"altern")
     for contents in itertools.product(CONTENTS, repeat=2):
         if same_boot and "zeros" in contents:
@@ -126,7 +126,7 @@ def test_entry_without_a_seal_counts_if_all_logs_have_its_bytes(
         world = World(is_mixed=is_mixed)
         files = {JOURNAL: world.journal(entry, is_sealed=False)}
         if same_boot and entry == "lost":
-            # The seal of the entry before is only lost with the machine.
+            # The seal of the previous entry is only lost with the machine.
             end = split_entries(files[JOURNAL])[1]
             files[JOURNAL] += later_entry(end, b"[]")
         files |= {n: world.log(i, contents[i], other) for i, n in enumerate(LOGS)}
@@ -150,7 +150,7 @@ def test_entry_without_a_seal_counts_if_all_logs_have_its_bytes(
             else:
                 assert partition.append(b"x") == seen(store)[0][number] - 1
         store.close()
-        # The verdict, and where the log ends, are what they were.
+        # The verdict, and the end of the log, stay the same.
         store = open_quietly(disk)
         for number in damaged:
             assert store.topic("a")[number].end_offset == before[number]
@@ -161,8 +161,8 @@ def test_entry_without_a_seal_counts_if_all_logs_have_its_bytes(
 
 @pytest.mark.parametrize("is_mixed", [False, True], ids=["", "mixed"])
 def test_sealed_entry_counts_whatever_the_logs_have(is_mixed: bool) -> None:
-    """It was synced with its logs: one that is shorter has lost something, and is
-    neither cut nor written to."""
+    """It was synced with its logs: a shorter one has lost data, and is neither cut nor
+    written to."""
     other = World(is_mixed=is_mixed, value=b"altern")
     for contents in itertools.product(CONTENTS, repeat=2):
         world = World(is_mixed=is_mixed)
@@ -180,8 +180,8 @@ def test_sealed_entry_counts_whatever_the_logs_have(is_mixed: bool) -> None:
 
 
 def test_part_of_what_follows_an_entry_is_its_seal() -> None:
-    """A torn entry over the seal of the one before does not take that back, and readers
-    do not look at its logs."""
+    """A torn entry over the seal of the previous one does not revoke the seal, and
+    readers do not check its logs."""
     world = World(is_mixed=False)
     data = world.journal("whole", is_sealed=False)
     for tail in (b"x", b"xxh64 0123456789abc", bytes(5)):
@@ -221,7 +221,7 @@ def test_logs_and_journal_are_synced_in_one_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
     """The call that writes the entry, and its seal. The disk begins with all of them at
-    once; of many, several threads wait."""
+    once; if there are many, several threads wait."""
     real, calls = native.Steps.make, list[list[native.Step]]()
 
     def make(self: native.Steps, end: int, begin: int = 0) -> tuple[int, int]:
@@ -271,7 +271,7 @@ def test_reader_beside_sees_a_publication_when_it_is_sealed(tmp_path: Path) -> N
 
 
 def test_sync_of_a_log_that_fails_leaves_nothing_of_its_entry() -> None:
-    """Whenever the power fails then: the journal is cut, durably."""
+    """The power may fail at any time then: the journal is cut, durably."""
     for number in range(2):
         world_disk = MemoryDisk()
         store = open_quietly(world_disk)
@@ -341,8 +341,8 @@ def test_earlier_version_refuses_the_journal(monkeypatch: pytest.MonkeyPatch) ->
 def test_kill_while_publishing_is_told_as_what_it_was(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Nothing of it was acknowledged, and nobody asked to cut the log: with level INFO,
-    with the number of records, and in the report of the opening."""
+    """Nothing of it was acknowledged, and no caller requested the cut: it is logged
+    with level INFO and the number of records, and is in the report of the opening."""
     world = World(is_mixed=False)
     files = {name: world.after[name] for name in LOGS}
     files[JOURNAL] = world.journal("lost", is_sealed=False)
@@ -372,7 +372,7 @@ def test_kill_while_publishing_is_told_as_what_it_was(
 def test_cut_that_was_asked_for_is_told_as_that(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The reason of a cut is that of its caller."""
+    """The reason of a cut is its caller's."""
     caplog.set_level("INFO", "logstore")
     with logstore.open(tmp_path) as store:
         log = store.create_topic("a")[0]

@@ -16,7 +16,7 @@ from logstore.store.topic.merging import per_partition
 def test_follower_ends_after_a_time_in_which_nothing_came(
     tmp_path: Path, read_only: bool
 ) -> None:
-    """Each record begins that time anew, in whatever partition it is."""
+    """Each record restarts that time, in whatever partition it is."""
     with logstore.open(tmp_path) as store:
         topic = store.create_topic("orders", 2)
         reader = logstore.open(tmp_path, read_only=True) if read_only else store

@@ -1,4 +1,4 @@
-"""The topics of an open store, as a read-only store finds them again."""
+"""The topics of an open store, and how a read-only store refreshes them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from support.values import config_of
 
 @pytest.fixture
 def loads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """One for each time that all topics were found anew."""
+    """One entry for each reload of all topics."""
     counted: list[int] = []
     real = OpenTopics.load
 
@@ -71,14 +71,14 @@ def test_topics_are_found_once_while_files_come_all_the_time(
             for _ in range(5):
                 assert len(reader.topic("a")) == 2
             assert (len(loads), len(finds)) == (1, 1)
-            # Also while a topic is made.
+            # The same while a topic is made.
             store.create_topic("b")
             assert reader.topics() == ["a", "b"]
             assert (len(loads), len(finds)) == (2, 2)
 
 
 def test_topics_that_come_and_go_are_found(tmp_path: Path, loads: list[int]) -> None:
-    """This includes one that only its directory shows, and one whose settings
+    """This includes a topic that only its directory shows, and one whose settings
     change."""
     with logstore.open(tmp_path) as store:
         store.create_topic("a", 1, config_of(2))[0].append(b"x")
@@ -98,7 +98,7 @@ def test_topics_that_come_and_go_are_found(tmp_path: Path, loads: list[int]) -> 
 
 
 def test_directory_that_has_another_name_is_found(tmp_path: Path) -> None:
-    """The number of them is the same."""
+    """The number of directories is the same."""
     with logstore.open(tmp_path) as store:
         store.create_topic("a", 1, config_of(2))[0].append(b"x")
         with logstore.open(tmp_path, read_only=True) as reader:

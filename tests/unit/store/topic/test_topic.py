@@ -54,7 +54,7 @@ def test_bad_name_raises_config_error_and_creates_nothing(
 def test_name_that_could_not_be_found_again_is_refused(
     tmp_path: Path, name: str
 ) -> None:
-    """A name that the next opening would not accept is refused now."""
+    """The next opening would not accept such a name."""
     with logstore.open(tmp_path) as store:
         with pytest.raises(logstore.ConfigError):
             store.create_topic(name)
@@ -77,7 +77,8 @@ def test_bad_number_of_partitions_raises_config_error(
 def test_names_that_differ_in_dot_and_underscore_collide(
     tmp_path: Path, one: str, two: str
 ) -> None:
-    """Kafka does not tell '.' from '_' in metric names, so neither may be both."""
+    """Kafka's metric names do not distinguish '.' from '_', so two topics must differ
+    otherwise."""
     with logstore.open(tmp_path) as store:
         store.create_topic(one)
         for exist_ok in (False, True):
@@ -126,7 +127,7 @@ def test_existing_topic_raises_topic_exists(tmp_path: Path) -> None:
 def test_exist_ok_returns_the_topic_that_is_as_asked_for(
     tmp_path: Path, reopened: bool
 ) -> None:
-    """The same partitions and settings, or no settings given: that topic."""
+    """It has the same partitions and settings, or no settings are given."""
     config = config_of(2, "lz4", segment_bytes=1000)
     store = logstore.open(tmp_path)
     topic = store.create_topic("orders", 3, config, exist_ok=True)
@@ -150,7 +151,7 @@ def test_exist_ok_returns_the_topic_that_is_as_asked_for(
 def test_exist_ok_with_another_shape_raises_topic_exists(
     tmp_path: Path, asked: dict[str, object]
 ) -> None:
-    """It is there, but it is not what was asked for; the message says in what."""
+    """It exists, but differs from the request; the message names the difference."""
     with logstore.open(tmp_path) as store:
         store.create_topic("orders", 3)
         with pytest.raises(logstore.TopicExistsError) as caught:
@@ -159,7 +160,7 @@ def test_exist_ok_with_another_shape_raises_topic_exists(
 
 
 def test_missing_topic_raises_topic_not_found(tmp_path: Path) -> None:
-    """A topic that is not there is a LookupError that names it."""
+    """The error is a LookupError that names it."""
     with logstore.open(tmp_path) as store:
         for use in (store.topic, store.delete_topic):
             with pytest.raises(logstore.TopicNotFoundError) as caught:
@@ -251,7 +252,8 @@ def test_settings_are_kept_in_the_store(tmp_path: Path) -> None:
 
 
 def test_topics_are_found_from_their_directories_alone(tmp_path: Path) -> None:
-    """Without a file of logstore's, directories tell the topics, with defaults."""
+    """Without a file of logstore's, topics are found by their directories, with
+    defaults."""
     with logstore.open(tmp_path) as store:
         fill(store.create_topic("orders", 2, config_of(2))[1], 7)
     for path in [*tmp_path.glob(".*"), *tmp_path.glob("*/.*"), *tmp_path.glob("*-c*")]:
@@ -293,7 +295,7 @@ def test_file_named_like_a_partition_is_no_topic(tmp_path: Path) -> None:
 
 
 def test_delete_topic_forgets_it_and_keeps_the_others(tmp_path: Path) -> None:
-    """Its directories are renamed at once; other topics stay as they are."""
+    """Its directories are renamed at once; other topics do not change."""
     with logstore.open(tmp_path) as store:
         fill(new_partition(store), 5)
         store.create_topic("other").append(b"v")
@@ -326,7 +328,7 @@ def test_deleted_topic_can_be_created_anew_and_is_empty(tmp_path: Path) -> None:
 
 
 def test_deletion_of_a_topic_is_finished_after_a_crash(tmp_path: Path) -> None:
-    """Directories that wait for their deletion are no topic, and go."""
+    """Directories that wait for their deletion are no topics, and are removed."""
     with logstore.open(tmp_path / "live") as store:
         fill(new_partition(store, file_delete_delay_ms=0), 5)
         crash(tmp_path / "live", tmp_path / "killed")
@@ -342,7 +344,7 @@ def test_deletion_of_a_topic_is_finished_after_a_crash(tmp_path: Path) -> None:
 def test_read_only_store_sees_topics_settings_and_partitions_made_later(
     tmp_path: Path,
 ) -> None:
-    """A reader follows what the writer makes, without being opened again."""
+    """A reader follows the changes of the writer, without being opened again."""
     config = config_of(2, "lz4")
     with logstore.open(tmp_path) as store:
         with logstore.open(tmp_path, read_only=True) as reader:
@@ -395,7 +397,7 @@ def test_partition_directory_lost_after_a_clean_close_is_noticed(
 def test_all_files_of_a_partition_lost_after_a_clean_close_is_noticed(
     tmp_path: Path,
 ) -> None:
-    """An emptied directory is not an empty log: the recovery point knows better."""
+    """An emptied directory is not an empty log: the recovery point proves otherwise."""
     with logstore.open(tmp_path) as store:
         fill(new_partition(store), 3)
     for file in (tmp_path / "orders-0").iterdir():
@@ -428,8 +430,8 @@ def test_damaged_partition_does_not_stop_the_others(tmp_path: Path) -> None:
 def test_damaged_partition_keeps_retention_and_flush_from_no_other(
     tmp_path: Path, damage: str
 ) -> None:
-    """The disk would fill up with what the others should let go. A damaged log lets go,
-    too; the error of a lost one comes when all others are done, each time."""
+    """The disk would fill up with data that the others should delete. A damaged log
+    deletes, too; the error of a lost one comes after all others are done, each time."""
     settings = config_of(segment_bytes=300, retention_bytes=600, retention_ms=-1)
     with open_store(tmp_path, _files=Unsynced()) as store:
         for partition in store.create_topic("orders", 3, settings):
@@ -449,7 +451,7 @@ def test_damaged_partition_keeps_retention_and_flush_from_no_other(
             if damage == "cut":
                 topic.apply_retention()
                 assert sum(s.size_bytes for s in topic[0].segments) < 1200
-                topic.flush()  # of that one all is durable that is there
+                topic.flush()  # all existing records of the damaged one are durable
             else:
                 for call in (topic.apply_retention, topic.flush):
                     with pytest.raises(logstore.LogStoreError, match="orders-0"):
@@ -469,7 +471,7 @@ def test_what_is_no_number_of_a_partition_is_none(tmp_path: Path, number: Any) -
 
 
 def test_topic_of_a_closed_store_can_be_shown(tmp_path: Path) -> None:
-    """A debugger shows it, and a log message."""
+    """It has a repr for a debugger, and for a log message."""
     with logstore.open(tmp_path) as store:
         topic = store.create_topic("orders", partitions=2)
         assert repr(topic) == "<logstore.Topic orders with 2 partitions>"
@@ -509,8 +511,9 @@ def test_names_are_compared_while_topics_come_and_go(tmp_path: Path) -> None:
 def test_deletion_that_is_interrupted_takes_nothing_that_goes_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
 ) -> None:
-    """Around its commit: not by partitions that nobody has used yet either. What the
-    next opening finishes to delete takes no appends before."""
+    """The interrupt comes around its commit: partitions that were not used yet lose
+    nothing either. A topic whose deletion the next opening finishes takes no appends
+    before."""
     with logstore.open(tmp_path) as store:
         store.create_topic("orders", 2).append(b"old", partition=1)
     write, read = checkpoints.write_prepared, checkpoints.read_state
@@ -549,7 +552,7 @@ def test_deletion_that_is_interrupted_takes_nothing_that_goes_with_it(
 def test_deletion_that_was_interrupted_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Until the commit, each time all is as it was before."""
+    """Until the commit, everything is unchanged after each attempt."""
     write, tries = checkpoints.write_prepared, []
 
     def interrupted(directory: Directory, name: str, text: str, **given: Any) -> bytes:
@@ -573,7 +576,7 @@ def test_deletion_that_was_interrupted_is_tried_again(
 
 
 def test_numbers_of_a_topic_examine_no_partition(tmp_path: Path) -> None:
-    """This holds even if one of them cannot be used; a deleted topic has none."""
+    """This holds even if one of them cannot be used; a deleted topic raises."""
     with logstore.open(tmp_path) as store:
         topic = store.create_topic("orders", 3)
         assert topic.numbers == (0, 1, 2)
@@ -589,7 +592,7 @@ def test_numbers_of_a_topic_examine_no_partition(tmp_path: Path) -> None:
 
 
 def test_settings_that_were_changed_by_force_are_refused(tmp_path: Path) -> None:
-    """Frozen settings can be changed by force: they are checked again when used."""
+    """Frozen settings can be changed by force: they are checked again on use."""
     config = TopicConfig()
     object.__setattr__(config, "segment_bytes", -1)
     with logstore.open(tmp_path) as store:

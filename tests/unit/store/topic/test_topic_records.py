@@ -34,7 +34,7 @@ def in_partitions(topic: logstore.Topic) -> list[list[bytes | None]]:
 
 
 class Modulo:
-    """Chooses by the first byte of the key; what it saw is kept."""
+    """Chooses by the first byte of the key, and records its arguments."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[bytes | None, int]] = []
@@ -49,7 +49,8 @@ class Modulo:
 
 @pytest.mark.parametrize("magic", [0, 1, 2])
 def test_records_go_where_single_appends_go(tmp_path: Path, magic: int) -> None:
-    """By Kafka's hash, record by record, each partition in their order."""
+    """The choice is Kafka's hash, record by record; each partition keeps their
+    order."""
     keys = [b"%d" % (n % 11) for n in range(200)]
     values = [b"v%d" % n for n in range(200)]
     with logstore.open(tmp_path / "one") as store:
@@ -142,7 +143,7 @@ BAD: dict[str, tuple[type[Exception], Any]] = {
 def test_what_cannot_be_stored_leaves_all_partitions_as_they_were(
     tmp_path: Path, what: str, codec: str
 ) -> None:
-    """The record that is wrong is for the second partition."""
+    """The invalid record is for the second partition."""
     kind, call = BAD[what]
     with logstore.open(tmp_path) as store:
         topic = made(store, codec=codec, max_message_bytes=1000)
@@ -151,7 +152,7 @@ def test_what_cannot_be_stored_leaves_all_partitions_as_they_were(
             values = [b"1", os.urandom(2000)]
             with pytest.raises(kind):
                 topic.append_many(values, [b"\1", b"\2"])
-            # Which this one is not, when it is compressed.
+            # This record is not too large when it is compressed.
             assert len(topic.append_many([b"1", bytes(2000)], [b"\1", b"\2"])) == 2
             return
         with pytest.raises(kind) as caught:
@@ -175,7 +176,7 @@ def test_partitioner_that_chooses_none_is_told(tmp_path: Path, chosen: Any) -> N
 
 
 def test_partition_that_takes_no_appends_keeps_them_all_back(tmp_path: Path) -> None:
-    """It is asked first."""
+    """It is checked first."""
     with logstore.open(tmp_path) as store:
         topic = made(store)
         topic.partitioner = Modulo()
@@ -211,7 +212,8 @@ def test_error_between_two_partitions_says_what_is_in(tmp_path: Path) -> None:
 def test_error_of_python_between_two_partitions_says_what_is_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[BaseException]
 ) -> None:
-    """The errors of logstore do so, too; before the first partition, nothing is in."""
+    """The errors of logstore do so, too; before the first partition, nothing is
+    written."""
     append, calls = Appender.append_rows, []
 
     def fail_at(number: int) -> None:
@@ -242,7 +244,7 @@ def test_error_of_python_between_two_partitions_says_what_is_in(
 
 
 def test_iterables_and_partitioners_may_call_again(tmp_path: Path) -> None:
-    """They are walked over before anything is locked."""
+    """They are consumed before a lock is taken."""
     with logstore.open(tmp_path) as store:
         topic = made(store)
 
@@ -343,7 +345,7 @@ def test_arrow_rows_that_are_wrong_leave_all_as_it_was(tmp_path: Path) -> None:
 
 
 def test_what_topic_records_read_can_be_appended_again(tmp_path: Path) -> None:
-    """The columns of a table of records are taken, or say nothing."""
+    """The columns of a table of records are accepted, or ignored."""
     with logstore.open(tmp_path) as store:
         topic, copy = made(store), store.create_topic("copy", 4)
         topic.append_many(
@@ -536,7 +538,7 @@ def test_follow_ends_without_a_record_for_so_long(tmp_path: Path) -> None:
 
 
 def test_follower_in_the_writers_process_is_woken(tmp_path: Path) -> None:
-    """It does not sleep out its pause of 50 ms."""
+    """It does not sleep for its whole pause of 50 ms."""
     with logstore.open(tmp_path) as store:
         topic = made(store, 3)
         records = topic.follow(timeout=20)

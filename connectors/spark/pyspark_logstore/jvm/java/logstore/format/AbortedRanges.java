@@ -3,11 +3,11 @@ package logstore.format;
 import java.io.Serializable;
 import java.util.Arrays;
 
-/** The batches of aborted transactions: of a producer, from an offset to the marker that ends it. */
+/** Aborted transactions: batches of a producer, from an offset to the marker that ends them. */
 public final class AbortedRanges implements Serializable {
     private static final long serialVersionUID = 1L;
 
-    /** Each as producer, first offset, last offset (inclusive); by producer, then by offset. */
+    /** Rows of producer, first offset, last offset (inclusive); sorted by producer, then by offset. */
     private final long[][] ranges;
 
     public AbortedRanges(long[][] ranges) {
@@ -25,7 +25,7 @@ public final class AbortedRanges implements Serializable {
             return false;
         }
         int at = Arrays.binarySearch(ranges, new long[] {producer, offset}, AbortedRanges::compare);
-        int before = at >= 0 ? at : -at - 2; // the last that begins at the offset or before it
+        int before = at >= 0 ? at : -at - 2; // the last range that begins at or before the offset
         return before >= 0 && ranges[before][0] == producer && offset <= ranges[before][2];
     }
 }

@@ -6,19 +6,19 @@ import java.util.zip.CRC32C;
 /**
  * Decodes batches of magic 0, 1 and 2 from a buffer, every checksum checked (docs/format.md).
  *
- * <p>It accepts what logstore's C core accepts with the same checks, and nothing else; what it does not
- * accept is an {@link InvalidBatchException}. It trusts nothing in the buffer. The order of doubt is:
- * framing, checksum, structure, order of offsets.
+ * <p>It accepts the same batches as logstore's C core, after the same checks; every other batch is an
+ * {@link InvalidBatchException}. It trusts nothing in the buffer. The checks are, in this order: framing,
+ * checksum, structure, order of offsets.
  */
 public final class Decoder {
-    /** The offset before the first batch, if it is not known. */
+    /** Stands for an unknown offset before the first batch. */
     public static final long UNKNOWN = -2;
 
     /** Why {@link #decode} returned. */
     public enum Stop {
-        /** The next batch is not wholly in the buffer, or there is none. */
+        /** The next batch is not completely in the buffer, or there is none. */
         END,
-        /** There are zeros where the next batch should be. */
+        /** There are zeros in place of the next batch. */
         ZEROS,
         /** The next batch begins at the stop offset or after it. */
         OFFSET,
@@ -36,46 +36,46 @@ public final class Decoder {
     private static final int HEADERS_MAX = 100_000;
     private static final int MAX_PAYLOADS = 1 << 20;
 
-    /** The last offset that was walked over. */
+    /** The last offset that was passed. */
     public long lastOffset = UNKNOWN;
 
-    /** Whether {@link #lastOffset} is that of a batch, not one that is given. */
+    /** Whether {@link #lastOffset} comes from a batch, and not from the caller. */
     public boolean hasLast;
 
     /** Batches must follow each other without gaps, in leader epoch 0, as logstore writes them. */
     public boolean contiguous;
 
-    /** The first batch, if the one before it is not known, begins at this offset at the latest. */
+    /** The first batch, if its predecessor is unknown, begins at this offset at the latest. */
     public long latest = Long.MAX_VALUE;
 
     /** Stop at batches that belong to a transaction. */
     public boolean stopsAtTransactions;
 
-    /** Batches that are left out. */
+    /** Batches to leave out. */
     public AbortedRanges aborted = new AbortedRanges(new long[0][]);
 
-    /** The least offset that no batch may reach: that of the next segment. */
+    /** The base offset of the next segment: all offsets must be below it. */
     public long bound = Long.MAX_VALUE;
 
     /**
-     * A batch is decoded only if the one behind it begins after its last offset. No checksum covers an
-     * offset: where there may be gaps, nothing else shows that it is right.
+     * A batch is decoded only if the next one begins after its last offset. No checksum covers an offset: in a
+     * log that may have gaps, nothing else confirms it.
      */
     public boolean looksBehind;
 
-    /** Whether the bytes in the buffer are the last ones: nothing is behind the last batch. */
+    /** Whether the bytes in the buffer are the last ones: nothing follows the last batch. */
     public boolean isEnd;
 
     /** Position in the buffer of the next batch. */
     public int pos;
 
-    /** At {@link Stop#END}: how many bytes the next batch has, as far as they say; else 0. */
+    /** At {@link Stop#END}: the size of the next batch in bytes, as stated in it; 0 if unknown. */
     public long needed;
 
-    /** At {@link Stop#OFFSET}: the offsets of the batch there; {@link #UNKNOWN}: it is a wrapper, and is not opened. */
+    /** At {@link Stop#OFFSET}: offsets of the next batch; {@link #UNKNOWN} for a wrapper that was not opened. */
     private long beyondFirst;
     private long beyond;
-    /** At {@link Stop#OFFSET}: whether nothing fits between the batch before and the stop. */
+    /** At {@link Stop#OFFSET}: whether no offset is left between the previous batch and the stop. */
     private boolean isNextToStop;
 
     private final int decompressedMax;
@@ -85,9 +85,9 @@ public final class Decoder {
     /** The rows of this call point into {@link #output}. */
     private boolean isPacked;
 
-    // What a read of a number leaves: the number, with the position as result.
+    // Second result of reading a number: the number; the first is the position after it.
     private long number;
-    // What opening a wrapper leaves.
+    // Second result of opening a wrapper.
     private long firstOfWrapper;
 
     public Decoder(int decompressedMax) {
@@ -95,10 +95,10 @@ public final class Decoder {
     }
 
     /**
-     * Decode batches from {@link #pos} on until something stops it.
+     * Decode batches from {@link #pos} on, until one of the reasons in {@link Stop}.
      *
      * <p>The rows point into {@code buffer}, or into memory of the decoder that is valid until the next
-     * call; all of one call into the same.
+     * call; all rows of a call point into the same.
      *
      * @param limit the end of the bytes in the buffer
      * @param start records below are left out
@@ -136,7 +136,7 @@ public final class Decoder {
             boolean breaks = isGap(base);
             boolean isWrapper = magic < 2 && codec != 0;
             if (isWrapper) {
-                base = Math.max(lastOffset + 1, 0); // the least that it can be
+                base = Math.max(lastOffset + 1, 0); // the smallest possible one
                 breaks = false;
             }
             if (!breaks && base >= stop) {
@@ -147,7 +147,7 @@ public final class Decoder {
                 if (stopsAtTransactions && magic == 2 && (attributes & 0x30) == 0x10) {
                     return Stop.TRANSACTION;
                 }
-                // Rows of one call point into one piece of memory.
+                // All rows of a call point into the same array.
                 if (rows.count > 0 && (codec != 0) != isPacked) {
                     return Stop.FULL;
                 }
@@ -167,7 +167,7 @@ public final class Decoder {
                     message(buffer, at, size, magic, start, stop, rows);
                 }
             } catch (InvalidBatchException error) {
-                rows.count = before; // nothing of a batch that is not whole
+                rows.count = before; // drop the rows of an invalid batch
                 throw error;
             }
             if (rows.count > 0 && codec != 0) {
@@ -181,7 +181,7 @@ public final class Decoder {
         }
     }
 
-    /** Whether what is behind a batch is later. False: its offset is not in the buffer, and needed. */
+    /** Check that the next batch has later offsets. False: its offset is needed, and not in the buffer. */
     private boolean isFollowed(byte[] buffer, int end, int limit, long last) throws InvalidBatchException {
         if (limit - end < 8) {
             needed = isEnd ? 0 : end + 8L - pos;
@@ -208,7 +208,7 @@ public final class Decoder {
         return Bytes.int32(buffer, at + 57) > room || (codec != 0 && output.size > MAX_PAYLOADS);
     }
 
-    /** Of a batch of magic 2, or of a message. */
+    /** The last offset of a batch of magic 2, or of a message. */
     private static long lastOf(byte[] buffer, int at) {
         long base = Bytes.int64(buffer, at);
         return buffer[at + MAGIC_POS] == 2 ? base + Bytes.int32(buffer, at + 23) : base;
@@ -235,18 +235,18 @@ public final class Decoder {
         }
     }
 
-    /** After {@link Stop#OFFSET}: the bytes from {@link #pos} on that {@link #isInOrder} looks at. */
+    /** After {@link Stop#OFFSET}: the number of bytes from {@link #pos} on that {@link #isInOrder} needs. */
     public long orderBytes(byte[] buffer) {
         return PREFIX + (long) Bytes.int32(buffer, pos + 8) + FRAME_MIN;
     }
 
     /**
-     * After {@link Stop#OFFSET}: whether the batch behind the next one, if there is one, has later offsets.
+     * After {@link Stop#OFFSET}: whether the batch after the next one, if there is one, has later offsets.
      *
-     * <p>No checksum covers a base offset. Where batches may have gaps, one that is too high looks like the
-     * end of a range, and only what follows it shows that it is not.
+     * <p>No checksum covers a base offset. In a log with gaps, one that is too high looks like the end of a
+     * range, and only the following batch shows that it is not.
      *
-     * @param limit the end of the segment, or at least {@link #orderBytes} behind {@link #pos}
+     * @param limit the end of the segment, or at least {@link #orderBytes} after {@link #pos}
      */
     public boolean isInOrder(byte[] buffer, int limit) {
         int at = pos + PREFIX + Bytes.int32(buffer, pos + 8);
@@ -260,7 +260,7 @@ public final class Decoder {
         return Bytes.int64(buffer, at) > beyond;
     }
 
-    /** Null if a whole batch is at pos. */
+    /** Null if a complete batch is at pos. */
     private Stop frame(byte[] buffer, int limit) throws InvalidBatchException {
         int left = limit - pos;
         needed = 0;
@@ -292,7 +292,7 @@ public final class Decoder {
         return new InvalidBatchException(reason, at);
     }
 
-    /** Whether a batch that begins at an offset leaves some out, where none may be missing. */
+    /** Whether a batch at an offset leaves a gap in a log without gaps. */
     private boolean isGap(long first) {
         return contiguous && (lastOffset == UNKNOWN ? first > latest : first != lastOffset + 1);
     }
@@ -341,7 +341,7 @@ public final class Decoder {
             byte[] data = buffer;
             int begin = at + HEADER;
             int end = at + size;
-            if (codec != 0 && count > 0) { // of an empty batch, compaction leaves the header
+            if (codec != 0 && count > 0) { // compaction leaves the header of an empty batch
                 begin = output.size;
                 output.begin(decompressedMax);
                 Decompressor.decompress(codec, buffer, at + HEADER, size - HEADER, output, at);
@@ -459,7 +459,7 @@ public final class Decoder {
         return p;
     }
 
-    /** A number of 32 bits in the lower half, the position of what follows it in the upper one. */
+    /** A number of 32 bits in the lower half, the position after it in the upper one. */
     private static long varint(byte[] data, int from, int end, int at) throws InvalidBatchException {
         if (from < end) {
             int b = data[from];
@@ -487,7 +487,7 @@ public final class Decoder {
         return (long) next << 32 | ((value >>> 1) ^ -(value & 1)) & 0xffffffffL;
     }
 
-    /** Read a number of 64 bits into {@link #number}; returns what follows it. */
+    /** Read a number of 64 bits into {@link #number}; returns the position after it. */
     private int varlong(byte[] data, int from, int end, int at) throws InvalidBatchException {
         if (from < end && data[from] >= 0) {
             int b = data[from];
@@ -588,7 +588,7 @@ public final class Decoder {
             byte[] buffer, int at, int magic, int codec, int valueAt, long start, long stop, Rows rows)
             throws InvalidBatchException {
         if (magic == 0 && codec == 3) {
-            throw invalid("lz4 of magic 0", at); // its header checksum is another one: left to Python
+            throw invalid("lz4 of magic 0", at); // the frame has a different header checksum: left to Python
         }
         long wrapperOffset = Bytes.int64(buffer, at);
         int length = Bytes.int32(buffer, valueAt);
@@ -647,7 +647,7 @@ public final class Decoder {
             if (before < 0) {
                 firstOfWrapper = offset;
             }
-            // The first offset is known only now: it must not lie before the last one.
+            // The first offset is known only now: it must be after the last one.
             if (before < 0 && (offset <= lastOffset || isGap(offset))) {
                 throw invalid("offset " + offset + " after " + lastOffset, at);
             }

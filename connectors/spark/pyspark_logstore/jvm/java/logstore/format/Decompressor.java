@@ -9,7 +9,7 @@ import java.util.zip.GZIPInputStream;
 import net.jpountz.lz4.LZ4FrameInputStream;
 import org.xerial.snappy.Snappy;
 
-/** Decompresses the payload of a batch; the libraries are those that Spark has. */
+/** Decompresses the payload of a batch, with the libraries of Spark. */
 final class Decompressor {
     private static final int GZIP = 1;
     private static final int SNAPPY = 2;
@@ -72,7 +72,7 @@ final class Decompressor {
             throws IOException, InvalidBatchException {
         switch (codec) {
             case GZIP:
-                if (length > 3 && (data[pos + 3] & 0xe0) != 0) { // zlib refuses what it does not know
+                if (length > 3 && (data[pos + 3] & 0xe0) != 0) { // zlib refuses unknown flags
                     throw new InvalidBatchException("flags of gzip", position);
                 }
                 return new Gzip(in);
@@ -85,7 +85,7 @@ final class Decompressor {
         }
     }
 
-    /** Java's reader takes anything after a stream for its end. */
+    /** Checks the end: Java's reader accepts any bytes after a stream. */
     private static final class Gzip extends GZIPInputStream {
         private static final int TRAILER_BYTES = 8;
 
@@ -123,7 +123,7 @@ final class Decompressor {
         }
     }
 
-    /** The blocks of a frame: libraries differ in what they do with those that are empty. */
+    /** Check the blocks of a frame: libraries differ in their treatment of empty ones. */
     private static void checkLz4(byte[] data, int pos, int end, int position) throws InvalidBatchException {
         if (end - pos < 7) {
             throw new InvalidBatchException("the lz4 frame ends early", position);
@@ -160,7 +160,7 @@ final class Decompressor {
     private static void block(byte[] data, int pos, int length, Output out, int position)
             throws IOException, InvalidBatchException {
         int size = Snappy.uncompressedLength(data, pos, length);
-        // A block of n bytes cannot give more than about 32 n: a far larger length is damage.
+        // A block of n bytes cannot expand to more than about 32 n: a far larger length is damage.
         if (size < 0 || size > 64L * length + 64) {
             throw new InvalidBatchException("a snappy block claims " + size + " bytes", position);
         }

@@ -1,9 +1,9 @@
 package logstore.format;
 
 /**
- * A batch that the decoder does not accept: damaged, or written by a program that it does not know.
+ * A batch that the decoder does not accept: damaged, or written by an unknown program.
  *
- * <p>It is no verdict: the reader asks logstore's Python, which decides what the bytes are.
+ * <p>It is not final: the reader asks logstore's Python, which decides whether it is damage.
  */
 public final class InvalidBatchException extends Exception {
     private static final long serialVersionUID = 1L;

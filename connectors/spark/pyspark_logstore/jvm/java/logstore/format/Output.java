@@ -2,19 +2,19 @@ package logstore.format;
 
 import java.util.Arrays;
 
-/** Bytes of decompressed batches, one after the other, in memory that is used again. */
+/** Bytes of decompressed batches, one after the other, in reused memory. */
 final class Output {
     byte[] bytes = new byte[1 << 16];
     int size;
-    /** How far the batch in work may reach. */
+    /** The limit of the current batch. */
     private int end;
 
-    /** A batch of at most {@code limit} bytes begins at {@link #size}. */
+    /** Begin a batch of at most {@code limit} bytes at {@link #size}. */
     void begin(int limit) {
         end = (int) Math.min((long) size + limit, Integer.MAX_VALUE - 16);
     }
 
-    /** The number of bytes at {@link #size} that there is room for, at least {@code wanted}. */
+    /** Make room for {@code wanted} bytes at {@link #size}; returns the available number. */
     int reserve(int wanted, int position) throws InvalidBatchException {
         if (wanted > end - size) {
             throw new InvalidBatchException("the batch decompresses to more than the limit", position);

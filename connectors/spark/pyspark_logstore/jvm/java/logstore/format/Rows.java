@@ -2,9 +2,9 @@ package logstore.format;
 
 import java.util.Arrays;
 
-/** Decoded records, as columns. Keys, values and headers are places in {@link #data}. */
+/** Decoded records, as columns. Keys, values and headers are positions in {@link #data}. */
 public final class Rows {
-    /** Columns that need not be kept; the offset always is. Times have a type. */
+    /** Optional columns; the offset is always kept. Times include their type. */
     public static final int TIMES = 1;
 
     public static final int KEYS = 2;
@@ -12,10 +12,10 @@ public final class Rows {
     public static final int HEADERS = 8;
     public static final int ALL = 15;
 
-    /** There is none in magic 0, nor where a producer has given none. */
+    /** The timestamp in magic 0, and of a record whose producer has set none. */
     public static final long NO_TIMESTAMP = -1;
 
-    /** What the places refer to. */
+    /** The array that positions of keys, values and headers refer to. */
     public byte[] data;
 
     public int count;
@@ -25,7 +25,7 @@ public final class Rows {
     /** -1 none (magic 0), 0 set by the producer, 1 set by the log. */
     public byte[] timestampType;
     public int[] keyPos;
-    /** Bytes; -1 is null. So are the lengths of values. */
+    /** In bytes; -1 is null. The same applies to values. */
     public int[] keyLength;
     public int[] valuePos;
     public int[] valueLength;
@@ -52,7 +52,7 @@ public final class Rows {
         return offset.length;
     }
 
-    /** Whether a column is kept. Memory of those that are not is not used. */
+    /** Whether a column is kept. Arrays of other columns are not used. */
     boolean keeps(int column) {
         return (columns & column) != 0;
     }

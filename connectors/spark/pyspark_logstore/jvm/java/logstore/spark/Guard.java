@@ -12,7 +12,7 @@ import java.util.Map;
 import java.util.concurrent.TimeUnit;
 
 /**
- * The files that change before a log is cut, and what they were when the task was planned.
+ * The files that change before a log is cut, and their state when the task was planned.
  *
  * <p>As long as they are the same, the bytes of the log below its planned end are the same.
  */
@@ -21,7 +21,7 @@ final class Guard implements Serializable {
     private static final int FIELDS = 4;
 
     private final String[] paths;
-    /** Of each file: inode, time of modification and of change in ns, bytes; -1 where it does not count. */
+    /** For each file: inode, time of modification and of change in ns, bytes; -1 if it does not count. */
     private final long[] stamps;
 
     Guard(JsonNode node) {
@@ -36,7 +36,7 @@ final class Guard implements Serializable {
         }
     }
 
-    /** Whether all files certainly are as they were. */
+    /** Whether all files are certainly unchanged. */
     boolean holds() {
         for (int i = 0; i < paths.length; i++) {
             try {
@@ -51,7 +51,7 @@ final class Guard implements Serializable {
                     return false;
                 }
             } catch (NoSuchFileException error) {
-                if (stamps[FIELDS * i] != 0) { // the inode of a file that is not there
+                if (stamps[FIELDS * i] != 0) { // the inode of a missing file
                     return false;
                 }
             } catch (IOException | RuntimeException error) {

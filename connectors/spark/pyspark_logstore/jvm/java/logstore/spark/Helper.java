@@ -19,9 +19,9 @@ import org.apache.spark.api.python.PythonUtils;
 
 /**
  * A process that runs logstore's Python and answers requests: JSON lines over pipes
- * ({@code pyspark_logstore/jvm/helper.py}). It ends when its input is closed, so also with this process.
+ * ({@code pyspark_logstore/jvm/helper.py}). It ends when its input is closed, and so with this process.
  *
- * <p>One that is not in use is kept for the next caller. An object of it belongs to one caller at a time.
+ * <p>An idle one is kept for the next caller. An object belongs to one caller at a time.
  */
 final class Helper implements AutoCloseable {
     private static final Deque<Helper> IDLE = new ArrayDeque<>();
@@ -32,7 +32,7 @@ final class Helper implements AutoCloseable {
     private final Process process;
     private final InputStream in;
     private final OutputStream out;
-    /** It did not answer: it is not between two requests. */
+    /** Whether an answer is missing: it is not between two requests. */
     private boolean isBroken;
 
     private Helper(Process process) {
@@ -41,7 +41,7 @@ final class Helper implements AutoCloseable {
         this.out = process.getOutputStream();
     }
 
-    /** One that is idle, or a new one. */
+    /** An idle process, or a new one. */
     static Helper take() {
         synchronized (IDLE) {
             Helper helper;
@@ -54,7 +54,7 @@ final class Helper implements AutoCloseable {
         return start();
     }
 
-    /** Ask one question. */
+    /** Make one request. */
     static JsonNode askOnce(ObjectNode request) {
         Helper helper = take();
         try {
@@ -64,7 +64,7 @@ final class Helper implements AutoCloseable {
         }
     }
 
-    /** Keep it for the next caller. It must be between two requests. */
+    /** Keep the process for the next caller. It must be between two requests. */
     void giveBack() {
         synchronized (IDLE) {
             if (IDLE.size() < IDLE_MAX && !isBroken && process.isAlive()) {
@@ -120,15 +120,15 @@ final class Helper implements AutoCloseable {
     }
 
     /**
-     * In the driver: the Python that executors run, as Spark's own functions do; "" if the driver does not
-     * know it. {@code logstore.spark.register} sets the property.
+     * In the driver: the Python that executors run, like Spark's own functions; "" if unknown.
+     * {@code logstore.spark.register} sets the property.
      */
     static String pythonOfWorkers() {
         String property = System.getProperty("logstore.worker.python", "");
         return property.isEmpty() ? configuredPython() : property;
     }
 
-    /** In an executor: run this Python, which the driver has named. The driver has one of its own. */
+    /** In an executor: run this Python, which the driver has named. The driver uses its own. */
     static void usePython(String python) {
         if (!python.isEmpty() && System.getProperty(PYTHON, "").isEmpty()) {
             System.setProperty(PYTHON, python);
@@ -136,11 +136,11 @@ final class Helper implements AutoCloseable {
     }
 
     /**
-     * Ask, and return the answer.
+     * Make a request, and return the answer.
      *
-     * @throws IllegalArgumentException an option that cannot be
-     * @throws RuntimeException every other error that Python reports, or it ended. It is not a class of ours:
-     *     the driver gets what a task throws by a class loader that need not have this jar.
+     * @throws IllegalArgumentException an invalid option
+     * @throws RuntimeException every other error that Python reports, or its end. It is not a class of ours:
+     *     the driver loads the exceptions of tasks by a class loader that may lack this jar.
      */
     JsonNode ask(ObjectNode request) {
         send(request);
@@ -190,7 +190,7 @@ final class Helper implements AutoCloseable {
         return reply;
     }
 
-    /** Ask for rows; {@link #answer} must be called when they have been read to their end. */
+    /** Request rows; {@link #answer} must be called after all of them have been read. */
     ArrowStreamReader rows(ObjectNode request, RootAllocator allocator) {
         send(request);
         return new ArrowStreamReader(in, allocator);

@@ -6,13 +6,13 @@ import com.fasterxml.jackson.databind.ObjectMapper;
 import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.util.Map;
 
-/** What is said to logstore's Python, and what it says. */
+/** Requests to logstore's Python, and its answers. */
 final class Json {
     static final ObjectMapper MAPPER = new ObjectMapper();
 
     private Json() {}
 
-    /** A request: what is to be done, and arguments that are filled in. */
+    /** A request for an operation; the caller adds the arguments. */
     static ObjectNode request(String operation) {
         return MAPPER.createObjectNode().put("do", operation);
     }

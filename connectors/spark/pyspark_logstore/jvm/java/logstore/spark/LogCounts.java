@@ -8,7 +8,7 @@ import org.apache.spark.sql.connector.read.LocalScan;
 import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.sql.types.StructType;
 
-/** Counts, first and last offsets that the plan of a scan has determined: nothing is read. */
+/** Counts, first and last offsets, determined by the plan of a scan: nothing is read. */
 final class LogCounts implements LocalScan {
     private final StructType schema;
     private final Object[] values;
@@ -18,7 +18,7 @@ final class LogCounts implements LocalScan {
         this.values = values;
     }
 
-    /** Null if the plan does not determine them: there are gaps, or there may be. */
+    /** Null if the plan does not determine them, because of actual or possible gaps. */
     static LogCounts of(LogScan scan, List<String> functions) {
         JsonNode counted = scan.counts();
         if (counted == null) {

@@ -24,7 +24,7 @@ import org.apache.spark.sql.connector.read.partitioning.UnknownPartitioning;
 import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
 import org.apache.spark.sql.types.StructType;
 
-/** One scan; its plan is made once, when it is first needed. */
+/** One scan; its plan is made once, at first use. */
 final class LogScan implements Batch, SupportsReportStatistics, SupportsReportPartitioning {
     private final StructType schema;
     private final Map<String, String> options;
@@ -57,7 +57,7 @@ final class LogScan implements Batch, SupportsReportStatistics, SupportsReportPa
         return plan;
     }
 
-    /** Read what another scan has planned: the plan does not depend on columns and limit. */
+    /** Use the plan of another scan: it does not depend on columns and limit. */
     void takePlan(LogScan other) {
         plan = other.plan();
     }
@@ -127,8 +127,8 @@ final class LogScan implements Batch, SupportsReportStatistics, SupportsReportPa
 
     /**
      * If each task reads one partition, and none is read by two: a grouping by topic and partition needs no
-     * exchange then. Otherwise nothing is said: Spark would read the parts of a partition one after the
-     * other.
+     * exchange then. Otherwise nothing is reported: Spark would read the parts of a partition one after
+     * the other.
      */
     @Override
     public Partitioning outputPartitioning() {

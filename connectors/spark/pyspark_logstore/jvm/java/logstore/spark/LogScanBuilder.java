@@ -21,13 +21,13 @@ import org.apache.spark.sql.connector.read.SupportsPushDownRequiredColumns;
 import org.apache.spark.sql.connector.read.SupportsPushDownV2Filters;
 import org.apache.spark.sql.types.StructType;
 
-/** Collects what a query needs: columns, ranges, a limit, counts. */
+/** Collects the needs of a query: columns, ranges, a limit, counts. */
 final class LogScanBuilder
         implements SupportsPushDownRequiredColumns,
                 SupportsPushDownV2Filters,
                 SupportsPushDownLimit,
                 SupportsPushDownAggregates {
-    /** The comparisons by Spark's name, and with the sides exchanged. */
+    /** Comparisons by Spark's name; each with the one for exchanged sides. */
     private static final Map<String, String> COMPARISONS =
             Map.of("=", "=", "<=>", "=", ">", "<", ">=", "<=", "<", ">", "<=", ">=");
 
@@ -35,10 +35,10 @@ final class LogScanBuilder
     private StructType schema;
     private final ArrayNode conditions = Json.MAPPER.createArrayNode();
     private Predicate[] pushed = new Predicate[0];
-    /** All filters are answered by the ranges that are read. */
+    /** Whether the ranges of the scan alone satisfy all filters. */
     private boolean isExact = true;
     private int limit = -1;
-    /** The scan without a limit, whose plan did not determine the counts; and what it determined. */
+    /** The scan without a limit, for which the counts were determined; and its counts, or null. */
     private LogScan uncounted;
     private LogCounts counts;
 
@@ -47,7 +47,7 @@ final class LogScanBuilder
         this.options = options;
     }
 
-    /** Whole columns: Spark takes the parts that it needs of them. */
+    /** Keep whole columns: Spark takes the needed parts of them. */
     @Override
     public void pruneColumns(StructType required) {
         StructType pruned = new StructType();
@@ -57,7 +57,7 @@ final class LogScanBuilder
         schema = pruned;
     }
 
-    /** What the scan does not answer is returned: Spark filters the rows by it. */
+    /** Returns the predicates that the scan does not satisfy: Spark filters the rows by them. */
     @Override
     public Predicate[] pushPredicates(Predicate[] predicates) {
         List<Predicate> mine = new ArrayList<>();
@@ -69,8 +69,8 @@ final class LogScanBuilder
                 continue;
             }
             conditions.add(condition);
-            // A time only says which records need not be read, and so does a list of offsets: between
-            // its first and last there are others.
+            // A time only excludes records, and so does a list of offsets: there are others between its
+            // first and last.
             String column = condition.get("column").asText();
             String is = condition.get("is").asText();
             if (column.equals("timestamp") || (column.equals("offset") && is.equals("in"))) {
@@ -89,7 +89,7 @@ final class LogScanBuilder
         return pushed;
     }
 
-    /** A comparison of a column with values; null if it is anything else. */
+    /** A comparison of a column with values; null for other predicates. */
     private static ObjectNode condition(Predicate predicate) {
         Expression[] children = predicate.children();
         if (children.length == 0) {

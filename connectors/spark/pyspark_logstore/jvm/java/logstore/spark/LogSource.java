@@ -14,7 +14,7 @@ import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
-/** The format {@code logstore-jvm}: that of {@code logstore}, read by Java. */
+/** The format {@code logstore-jvm}: the same as {@code logstore}, read by Java. */
 public final class LogSource implements TableProvider, DataSourceRegister {
     @Override
     public String shortName() {
@@ -36,7 +36,7 @@ public final class LogSource implements TableProvider, DataSourceRegister {
         return new LogTable(describe(properties, schema));
     }
 
-    /** The columns for these options; raises for options, or a schema, that cannot be. */
+    /** The columns for these options; raises for an invalid option or schema. */
     private static StructType describe(Map<String, String> options, StructType schema) {
         ObjectNode request = Json.request("describe");
         request.set("options", Json.of(options));
@@ -51,7 +51,7 @@ public final class LogSource implements TableProvider, DataSourceRegister {
             this.schema = schema;
         }
 
-        /** Spark's own tables of a source without a catalog give their schema so, too. */
+        /** Deprecated, but Spark's own tables of a source without a catalog define it, too. */
         @Override
         @Deprecated
         public StructType schema() {

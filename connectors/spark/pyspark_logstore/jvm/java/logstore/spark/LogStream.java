@@ -17,15 +17,15 @@ import org.apache.spark.sql.connector.read.streaming.SupportsTriggerAvailableNow
 import org.apache.spark.sql.types.StructType;
 
 /**
- * The micro-batches of one query. Python plans them, with the reader of the format {@code logstore}: so
- * offsets, checkpoints and all decisions are those of that format.
+ * The micro-batches of one query. Python plans them, with the reader of the format {@code logstore}, so that
+ * offsets, checkpoints and all decisions are the same.
  */
 final class LogStream implements MicroBatchStream, SupportsTriggerAvailableNow, ReportsSourceMetrics {
     private final StructType schema;
     private final String options;
     private final Helper helper = Helper.take();
     private LogOffset reported;
-    /** Of the batch that was planned last. */
+    /** The lag of the batch that was planned last. */
     private long lag;
 
     LogStream(StructType schema, Map<String, String> options) {
@@ -134,7 +134,7 @@ final class LogStream implements MicroBatchStream, SupportsTriggerAvailableNow, 
         helper.close();
     }
 
-    /** How far the consumed offsets are behind the ends, as Spark's Kafka source reports it. */
+    /** The lag of the consumed offsets, in the form of Spark's Kafka source. */
     @Override
     public Map<String, String> metrics(Optional<Offset> consumed) {
         Map<String, String> metrics = new HashMap<>();

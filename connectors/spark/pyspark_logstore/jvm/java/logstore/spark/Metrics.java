@@ -7,7 +7,7 @@ import org.apache.spark.sql.connector.metric.CustomMetric;
 import org.apache.spark.sql.connector.metric.CustomSumMetric;
 import org.apache.spark.sql.connector.metric.CustomTaskMetric;
 
-/** What Spark's web page shows of a scan. */
+/** Metrics of a scan on Spark's web page. */
 public final class Metrics {
     private Metrics() {}
 
@@ -37,7 +37,7 @@ public final class Metrics {
         }
     }
 
-    /** The lag of a stream: how many offsets a batch leaves unread of the partition that has most. */
+    /** The lag of a stream: the largest number of offsets that a batch leaves unread in a partition. */
     public static final class Lag implements CustomMetric {
         @Override
         public String name() {

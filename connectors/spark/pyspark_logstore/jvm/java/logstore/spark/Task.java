@@ -10,21 +10,21 @@ import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
 import org.apache.spark.sql.connector.read.HasPartitionKey;
 import org.apache.spark.unsafe.types.UTF8String;
 
-/** What one Spark task reads, as logstore's Python has planned it (pyspark_logstore/jvm/plans.py). */
+/** The reads of one Spark task, planned by logstore's Python (pyspark_logstore/jvm/plans.py). */
 final class Task implements HasPartitionKey {
     private static final long serialVersionUID = 1L;
 
-    /** The bytes of one file that are read. */
+    /** The bytes to read of one file. */
     static final class Piece implements Serializable {
         private static final long serialVersionUID = 1L;
         final String path;
         final long inode;
-        /** Where the reading begins, and the bytes that the file had. */
+        /** Position at which reading begins, and the size that the file had. */
         final long position;
         final long size;
-        /** The offset before {@link #position}; {@code Decoder.UNKNOWN} if it is not known. */
+        /** The offset before {@link #position}, or {@code Decoder.UNKNOWN}. */
         final long before;
-        /** Offsets of the segment are below it. */
+        /** All offsets of the segment are below it. */
         final long nextOffset;
         final boolean contiguous;
 
@@ -52,7 +52,7 @@ final class Task implements HasPartitionKey {
         final long upto;
         final int decompressedMax;
         final Guard guard;
-        /** Null: it is left to Python. */
+        /** Null if the range is left to Python. */
         final List<Piece> pieces;
 
         Range(JsonNode node) {
@@ -84,7 +84,7 @@ final class Task implements HasPartitionKey {
     }
 
     final List<Range> ranges = new ArrayList<>();
-    /** The task as Python knows it, for what is left to it. */
+    /** The task in the form of Python, for ranges that are left to it. */
     final String planned;
     final int limit;
 
@@ -94,7 +94,7 @@ final class Task implements HasPartitionKey {
         this.limit = limit;
     }
 
-    /** The topic and partition of its first range: Spark asks if every task has one. */
+    /** The topic and partition of its first range: Spark asks for it if every task has just one. */
     @Override
     public InternalRow partitionKey() {
         Range first = ranges.get(0);

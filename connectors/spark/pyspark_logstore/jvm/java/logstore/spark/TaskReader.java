@@ -27,9 +27,9 @@ import org.apache.spark.unsafe.types.UTF8String;
 /**
  * Reads the records of a task.
  *
- * <p>It reads what is as planned: the planned files, unchanged, with batches that the decoder accepts. The
- * rest of a range that is not is left to Python, which decides what it is: damage, a log that was cut, a
- * file that is gone, a format that Java does not know.
+ * <p>It reads the planned files as long as they are unchanged and the decoder accepts their batches. The rest
+ * of a range is left to Python otherwise, which finds the reason: damage, a log that was cut, a missing
+ * file, a format that Java does not know.
  */
 final class TaskReader implements PartitionReader<ColumnarBatch> {
     private static final int ROWS = 4096;
@@ -50,9 +50,9 @@ final class TaskReader implements PartitionReader<ColumnarBatch> {
     private Task.Piece piece;
     private FileChannel file;
     private Decoder decoder;
-    /** The next offset to be delivered. */
+    /** The next offset to deliver. */
     private long offset;
-    /** The bytes in the buffer, and where in the file those after them are. */
+    /** Valid bytes in the buffer; file position after them. */
     private byte[] buffer = new byte[BUFFER_BYTES];
     private int limit;
     private long filePos;
@@ -76,7 +76,7 @@ final class TaskReader implements PartitionReader<ColumnarBatch> {
         batch = new ColumnarBatch(vectors);
     }
 
-    /** What is kept of the records. */
+    /** The columns to keep of the records. */
     private static int columns(StructType schema) {
         int columns = 0;
         for (String name : schema.fieldNames()) {
@@ -106,7 +106,7 @@ final class TaskReader implements PartitionReader<ColumnarBatch> {
                 if (rest.next()) {
                     return deliver(rest.batch, rest.batch.numRows());
                 }
-                // First: if Python reports an error, its process is not this task's any more.
+                // Cleared first: if Python reports an error, the process does not belong to this task any more.
                 Rest done = rest;
                 rest = null;
                 range = null;
@@ -145,7 +145,7 @@ final class TaskReader implements PartitionReader<ColumnarBatch> {
         decoder = new Decoder(range.decompressedMax);
         decoder.stopsAtTransactions = range.stopsAtTransactions;
         decoder.aborted = range.aborted;
-        decoder.latest = range.start; // the plan begins where the batch is that has it
+        decoder.latest = range.start; // the plan begins at the batch with this offset
         pieceNumber = 0;
         piece = null;
         return true;
@@ -154,9 +154,9 @@ final class TaskReader implements PartitionReader<ColumnarBatch> {
     /**
      * Leave the rest of the range to Python.
      *
-     * <p>No checksum covers an offset: if one was changed, what shows it may lie before the next offset to
-     * be delivered, where no reader that begins there sees it. So Python reads the range from its start, and
-     * leaves out what was delivered.
+     * <p>No checksum covers an offset: if one was changed, the batch that shows it may precede the next offset
+     * to deliver, and a reader that begins there would miss it. So Python reads the range from its start, and
+     * leaves out delivered records.
      */
     private void leave() {
         closeFile();
@@ -170,7 +170,7 @@ final class TaskReader implements PartitionReader<ColumnarBatch> {
         rest = new Rest(request);
     }
 
-    /** Decode the next rows of the range. False: there are none now; look at the state again. */
+    /** Decode the next rows of the range. False: there are none now; the caller checks the state again. */
     private boolean decode() {
         try {
             while (true) {
@@ -190,14 +190,14 @@ final class TaskReader implements PartitionReader<ColumnarBatch> {
                         return false;
                     }
                     offset = rows.offset[rows.count - 1] + 1;
-                    return true; // what stopped it will stop it again
+                    return true; // the same reason will stop the next call
                 }
                 if (stop == Decoder.Stop.OFFSET && endsAtStop()) {
                     closeFile();
                     range = null;
                     return false;
                 }
-                if (stop != Decoder.Stop.END) { // also zeros: a piece has none behind its last batch
+                if (stop != Decoder.Stop.END) { // also zeros: a piece has none after its last batch
                     leave();
                     return false;
                 }
@@ -210,12 +210,12 @@ final class TaskReader implements PartitionReader<ColumnarBatch> {
                 }
             }
         } catch (IOException error) {
-            leave(); // Python says what is wrong with the file
+            leave(); // Python reports the error of the file
             return false;
         }
     }
 
-    /** Spark's times are microseconds. */
+    /** Whether all times fit into Spark's microseconds. */
     private boolean fits() {
         if (hasTimestamp) {
             long most = Long.MAX_VALUE / 1000;
@@ -249,7 +249,7 @@ final class TaskReader implements PartitionReader<ColumnarBatch> {
         return true;
     }
 
-    /** The file of a piece, which retention may have renamed. */
+    /** Open the file of a piece, which retention may have renamed. */
     private static FileChannel open(Task.Piece piece) throws IOException {
         IOException first = null;
         for (String suffix : new String[] {"", ".deleted"}) {
@@ -269,7 +269,7 @@ final class TaskReader implements PartitionReader<ColumnarBatch> {
             } catch (IOException error) {
                 first = first == null ? error : first;
             } catch (InvalidPathException error) {
-                // Java has no name for it in this locale.
+                // Java cannot represent the name in this locale.
                 throw new IOException(error);
             }
         }
@@ -282,13 +282,13 @@ final class TaskReader implements PartitionReader<ColumnarBatch> {
             try {
                 file.close();
             } catch (IOException error) {
-                // It was read; there is nothing to lose.
+                // The file was only read: nothing is lost.
             }
             file = null;
         }
     }
 
-    /** Read more bytes behind those that are not decoded yet. False: there are no more. */
+    /** Read more bytes after the ones that are not decoded yet. False: there are no more. */
     private boolean more() throws IOException {
         int kept = limit - decoder.pos;
         long left = piece.size - filePos;
@@ -299,7 +299,7 @@ final class TaskReader implements PartitionReader<ColumnarBatch> {
         if (decoder.needed > buffer.length) {
             buffer = larger(decoder.needed);
         } else if (buffer.length > BUFFER_BYTES && decoder.needed <= BUFFER_BYTES) {
-            buffer = new byte[Math.max(BUFFER_BYTES, kept)]; // the large batch is over
+            buffer = new byte[Math.max(BUFFER_BYTES, kept)]; // the large batch is done
         }
         System.arraycopy(from, decoder.pos, buffer, 0, kept);
         decoder.pos = 0;
@@ -316,14 +316,14 @@ final class TaskReader implements PartitionReader<ColumnarBatch> {
             bytesRead += n;
         }
         decoder.isEnd = filePos == piece.size;
-        // After the read: what was read is what was planned.
+        // Checked after the read: the bytes are the planned ones.
         if (!range.guard.holds() && !stands()) {
             throw new IOException("the log has changed");
         }
         return true;
     }
 
-    /** Room for a batch, whose length may be damaged. */
+    /** Make room for a batch, whose length may be damaged. */
     private static byte[] larger(long bytes) throws IOException {
         try {
             return new byte[Math.toIntExact(bytes)];
@@ -340,7 +340,7 @@ final class TaskReader implements PartitionReader<ColumnarBatch> {
         return Helper.askOnce(request).get("stands").asBoolean();
     }
 
-    /** Whether the batch at the stop offset can be what follows the records before it. */
+    /** Whether the batch at the stop offset can follow the records before it. */
     private boolean endsAtStop() throws IOException {
         if (piece.contiguous) {
             return decoder.isPlausible(buffer, rows);
@@ -353,7 +353,7 @@ final class TaskReader implements PartitionReader<ColumnarBatch> {
         return decoder.isPlausible(buffer, rows) && decoder.isInOrder(buffer, limit);
     }
 
-    /** Whether the piece ends where it must. */
+    /** Whether the piece ends at the right offset. */
     private boolean endsWell() {
         if (decoder.pos < limit) {
             return false;
@@ -385,7 +385,7 @@ final class TaskReader implements PartitionReader<ColumnarBatch> {
         }
     }
 
-    /** The rows that Python reads. */
+    /** The rows of a range that Python reads. */
     private final class Rest {
         private final Helper helper = Helper.take();
         private final RootAllocator allocator = new RootAllocator();
@@ -405,7 +405,7 @@ final class TaskReader implements PartitionReader<ColumnarBatch> {
                     ColumnVector[] vectors = reader.getVectorSchemaRoot().getFieldVectors().stream()
                             .map((FieldVector vector) -> (ColumnVector) new ArrowColumnVector(vector))
                             .toArray(ColumnVector[]::new);
-                    // The last one counts the rows of a scan without columns.
+                    // The last vector only counts the rows of a scan without columns.
                     batch = new ColumnarBatch(Arrays.copyOf(vectors, schema.length()));
                 }
                 batch.setNumRows(reader.getVectorSchemaRoot().getRowCount());
@@ -416,7 +416,7 @@ final class TaskReader implements PartitionReader<ColumnarBatch> {
             }
         }
 
-        /** After the last batch: raises what Python reports. */
+        /** Call after the last batch: raises the error that Python reports. */
         void close() throws IOException {
             reader.close(false);
             allocator.close();
@@ -427,7 +427,7 @@ final class TaskReader implements PartitionReader<ColumnarBatch> {
             }
         }
 
-        /** Before the last batch. */
+        /** Call before the last batch. */
         void abandon() {
             try {
                 reader.close(false);

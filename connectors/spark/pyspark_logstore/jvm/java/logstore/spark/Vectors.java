@@ -14,7 +14,7 @@ import org.apache.spark.sql.vectorized.ColumnarArray;
 import org.apache.spark.sql.vectorized.ColumnarMap;
 import org.apache.spark.unsafe.types.UTF8String;
 
-/** The columns of the source as Spark reads them: nothing is copied before a value is asked for. */
+/** The columns of the source as Spark reads them: values are copied on access only. */
 final class Vectors {
     static final StructType HEADER = new StructType()
             .add("key", DataTypes.StringType)
@@ -22,7 +22,7 @@ final class Vectors {
 
     private Vectors() {}
 
-    /** The topic and partition that the constant columns show. */
+    /** The topic and partition in the constant columns. */
     static final class Place {
         UTF8String topic;
         int partition;
@@ -51,7 +51,7 @@ final class Vectors {
         }
     }
 
-    /** A column without nulls; each kind overrides what its type is read with. */
+    /** A column without nulls; each kind overrides the getter of its type. */
     private abstract static class Column extends ColumnVector {
         Column(DataType type) {
             super(type);
@@ -329,7 +329,7 @@ final class Vectors {
                 int value = 0;
                 int shift = 0;
                 byte b;
-                do { // the decoder has walked over them
+                do { // the decoder has checked them
                     b = data[p++];
                     value |= (b & 0x7f) << shift;
                     shift += 7;
@@ -348,7 +348,7 @@ final class Vectors {
         }
     }
 
-    /** What is no UTF-8 is replaced, as in Python: there a surrogate is three wrong bytes, in Java one. */
+    /** Replace invalid UTF-8 like Python: there a surrogate is three wrong bytes, in Java one. */
     private static UTF8String text(byte[] bytes) {
         for (int i = 0; i + 1 < bytes.length; i++) {
             if (bytes[i] == (byte) 0xed && (bytes[i + 1] & 0xe0) == 0xa0) {
