@@ -1,4 +1,4 @@
-"""Child processes of a writer: forked, started anew by multiprocessing, or by exec."""
+"""Child processes of a writer: forked, spawned by multiprocessing, or by exec."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_worker_of_each_start_method_reads_and_may_not_write(
             for found in results:
                 assert found["writing"] == os.getpid()
                 assert found["values"] == [r.value for r in expected(1, 0, 10)]
-                # A fork has a copy of what is open; one that was started anew nothing.
+                # A fork has copies of open descriptors; a spawned child has nothing.
                 assert bool(found["inherited"]) == (method == "fork")
             assert append_one(partition, durable=True) == 10
             store.close()
@@ -92,7 +92,7 @@ fill(partition, 10)
 
 @contextlib.contextmanager
 def script(code: str, path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A writer in a process of its own that goes on with `code`, killed in the end."""
+    """A writer in another process that continues with `code`, killed in the end."""
     tests = Path(__file__).parents[1]
     source = Path(logstore.__file__).parents[1]
     with subprocess.Popen(
@@ -228,8 +228,8 @@ def test_forked_child_that_outlives_the_writer_does_not_keep_the_lock(
 def test_program_that_the_writer_started_has_nothing_of_the_store(
     tmp_path: Path,
 ) -> None:
-    """Also one that gets all descriptors which are not closed on exec, and outlives the
-    writer: none is of the store, and the lock is free."""
+    """Even a program that inherits all descriptors which are not closed on exec, and
+    outlives the writer: none belongs to the store, and the lock is free."""
     code = """
     reader = partition.read()
     next(reader)

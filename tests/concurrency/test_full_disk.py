@@ -98,8 +98,8 @@ def append_soon(partition: logstore.Partition) -> range:
 
 
 def test_full_disk_refuses_the_append_and_leaves_the_log(disk: Path) -> None:
-    """Nothing of the failed call is there; reading, in another process, too, flushing
-    and closing go on; with room again, appending goes on without a gap."""
+    """The failed call leaves nothing; reading (in another process, too), flushing and
+    closing still work; with room again, appends continue without a gap."""
     with logstore.open(disk / "data") as store:
         partition = new_partition(store)
         end = fill_up(partition)
@@ -126,7 +126,7 @@ def test_full_disk_refuses_the_append_and_leaves_the_log(disk: Path) -> None:
 
 
 def test_closing_on_a_full_disk_loses_nothing(disk: Path) -> None:
-    """What was appended is durable; only the marks of a clean stop may be missing."""
+    """Appended records are durable; only the marks of a clean stop may be missing."""
     (disk / "others").write_bytes(bytes(MIB))
     with logstore.open(disk / "data") as store:
         end = fill_up(new_partition(store))
@@ -268,7 +268,7 @@ def test_reader_in_another_process_sees_no_part_of_a_failed_append(disk: Path) -
 
 
 def test_reserve_keeps_room_for_others(disk: Path) -> None:
-    """With min_free_bytes the append fails while that much is still free."""
+    """An append fails while min_free_bytes are still free."""
     config = logstore.StoreConfig(min_free_bytes=2 * MIB)
     with logstore.open(disk / "data", config=config) as store:
         partition = new_partition(store)

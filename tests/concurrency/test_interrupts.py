@@ -59,7 +59,7 @@ def with_lines(path: str) -> frozenset[int]:
 
 
 class Interrupt(BaseException):
-    """As KeyboardInterrupt, but nobody else's."""
+    """Stands for KeyboardInterrupt, and is raised only by these tests."""
 
 
 def interrupted_at(
@@ -70,9 +70,9 @@ def interrupted_at(
 ) -> bool:
     """Run `call` in a thread and raise `Interrupt` at the n-th line of the engine.
 
-    Returns whether there were so many lines. What else `call` raises goes on. In a
-    thread of its own because a trace function that raises inside an exception handler
-    leaves that exception behind as the thread's current one.
+    Returns whether there were that many lines. Other errors of `call` are raised. It
+    runs in a new thread because a trace function that raises inside an exception
+    handler leaves that exception as the thread's current one.
     """
     count = 0
     source = str(Path(logstore.__file__).parent)
@@ -289,7 +289,7 @@ def test_close_interrupted_at_any_line_and_closed_again_leaves_sound_indexes(
 def test_publication_interrupted_twice_takes_no_appends_that_would_be_lost(
     tmp_path: Path,
 ) -> None:
-    """Opening the store undoes it, with all that lies behind it."""
+    """Opening the store undoes it, with all that follows it."""
     with logstore.open(tmp_path) as store:
         topic = store.create_topic("a", 2)
         for partition in topic:
@@ -322,8 +322,7 @@ def test_publication_interrupted_twice_takes_no_appends_that_would_be_lost(
 def test_publication_interrupted_twice_behind_its_commit_is_shown_as_a_whole(
     tmp_path: Path, then: str, ends: list[int]
 ) -> None:
-    """Also where only one of its partitions is looked at, appended or published to
-    next."""
+    """Even if only one of its partitions is read, appended or published to next."""
     with logstore.open(tmp_path) as store:
         topic = store.create_topic("a", 2)
 
@@ -418,6 +417,6 @@ def test_topics_are_whole_or_absent_where_a_call_is_interrupted_at_any_line(
                 try:
                     assert len(store.topic(name)) in counts, (line, name)
                 except logstore.TopicNotFoundError:
-                    # Its deletion was cut short behind its commit, and is over now.
+                    # Its deletion was interrupted after its commit, and is over now.
                     assert (what, name) == ("delete", "a"), line
         line += 1

@@ -66,8 +66,8 @@ with logstore.open(path, read_only=True, config=config) as store:
 def test_follower_over_thousands_of_rolls_holds_no_more_than_at_first(
     tmp_path: Path,
 ) -> None:
-    """Each record once and in order; descriptors, mappings, threads, objects of Python
-    and memory stay where they were."""
+    """Each record once and in order; the numbers of descriptors, mappings, threads and
+    Python objects, and the memory, do not grow."""
     tests = Path(__file__).parents[1]
     source = Path(logstore.__file__).parents[1]
     step = KEPT // 2 * CALL

@@ -1,5 +1,5 @@
-"""A reader beside a writer that does something between any two of the reader's calls
-to the file system: what it then sees was there, and its next look sees it all."""
+"""A reader and a writer that does something between any two of the reader's calls to
+the file system: everything it then sees existed, and its next look sees all of it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MAGIC_OF = {"gzip": 1, "zstd": 2}
 
 
 class _Writer:
-    """A store and who writes to it, as a test moves it along."""
+    """A store and its writer, moved along by a test."""
 
     def __init__(self, path: Path, codec: str) -> None:
         self.path = path
@@ -118,7 +118,7 @@ class _Writer:
         self.close()
 
     def kill(self) -> None:
-        """Go on in a copy, as a kill leaves it."""
+        """Continue in a copy, as a kill leaves it."""
         copy = self.path.with_name("killed")
         shutil.copytree(self.path, copy)
         self.close()
@@ -129,7 +129,7 @@ class _Writer:
         append_garbage(logs_in(self.path / "orders-0")[-1])
 
 
-# What is done before a reader comes that opens or looks again, and what beside it.
+# Actions before a reader opens the store or looks again, and actions meanwhile.
 BEFORE = {"open": _Writer.append, "closed": _Writer.close, "killed": _Writer.tear}
 DOING: dict[str, Callable[[_Writer], None]] = {
     "append": _Writer.append_more,
@@ -236,7 +236,7 @@ def test_reader_sees_what_was_there_and_then_what_came(
 
 class _Stopping(FaultyFiles):
     """A disk that stops a thread in the middle of an append, before its second write to
-    a log. What comes first is in the files then."""
+    a log. The first write is in the files then."""
 
     def __init__(self, *, fails: bool) -> None:
         super().__init__()
@@ -277,7 +277,7 @@ class _Append:
 
     def beside(self, nth: int, behind: int) -> Callable[[str, str], None]:
         """Called before each call of a reader: at the n-th the append comes to its
-        middle, and so many behind it to its end."""
+        middle, and `behind` calls later to its end."""
         left = nth
 
         def step(method: str, name: str) -> None:

@@ -59,7 +59,7 @@ def test_second_writer_by_a_bind_mount_raises_store_locked(
 
 
 def test_store_is_the_same_by_its_bind_mount(tmp_path: Path, twin: Path) -> None:
-    """Whichever path it is opened by next: nothing to mend, no other writer."""
+    """Whichever path it is opened by next: nothing to recover, no other writer."""
     with logstore.open(twin) as store:
         fill(new_partition(store, segment_bytes=400), 30)
     for path in (tmp_path / "data", twin):
@@ -82,7 +82,7 @@ print(found["writing"], len(found["values"]))
 def test_second_writer_in_another_mount_namespace_is_told_the_holder(
     tmp_path: Path,
 ) -> None:
-    """As in a container that has the directory as a volume, at a path of its own."""
+    """Like a container that has the directory as a volume, at another path."""
     unshare = shutil.which("unshare")
     other = tmp_path / "volume"
     other.mkdir()

@@ -73,8 +73,8 @@ def owner_for(path: str, seconds: float) -> None:
 
 @pytest.mark.parametrize("has_owners", [True, False], ids=["owners", "keepers"])
 def test_acknowledged_records_are_there_once(tmp_path: Path, has_owners: bool) -> None:
-    """Whoever is killed, at whatever moment. A process that keeps the lock for a moment
-    is killed with it."""
+    """Whichever process is killed, at whatever moment. A process that keeps the lock
+    for a moment is killed with it."""
     path = str(tmp_path / "store")
     with logstore.open(path) as store:
         store.create_topic("a", 2, config_of(2))

@@ -1,5 +1,5 @@
-"""`verify` beside a writer that does something between any two of its calls to the file
-system: a store that is sound at each moment has no problem."""
+"""`verify` while a writer does something between any two of its calls to the file
+system: a store that is intact at each moment has no problem."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COUNT = 12
 
 
 class _Writer:
-    """A store of two topics, and who writes to it."""
+    """A store of two topics, and its writer."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -84,7 +84,7 @@ def good_end(magic: int, codec: str) -> int:
 
 @pytest.fixture(params=FORMATS, ids=str)
 def moved(tmp_path: Path, request: pytest.FixtureRequest) -> tuple[Path, int, int]:
-    """(a store whose last batch has another offset, the end of what is right, the
+    """(a store whose last batch has another offset, the end of the right records, the
     position of the batch)."""
     path = tmp_path / "store"
     log = closed(path, *request.param)
@@ -281,7 +281,7 @@ def test_batch_that_did_not_fit_before_the_closed_end_is_no_damage(
 def test_several_batches_beyond_the_closed_end_are_no_moved_batch(
     tmp_path: Path,
 ) -> None:
-    """A gap before them, as compaction leaves it, is none that one batch filled."""
+    """No single batch filled the gap before them, which is like one of compaction."""
     path = tmp_path / "store"
     log = closed(path)
     move(log, 16)

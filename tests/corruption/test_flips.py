@@ -1,5 +1,5 @@
 """Every kind of file with bits flipped, lengths cut, parts lost: a reader gets just the
-records that were written, or an error behind a prefix of them; never anything else."""
+records that were written, or an error after a prefix of them; never anything else."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def outcome(path: Path, magic: int) -> str:
 
 
 def bits_of_frames(log: Path) -> Iterator[tuple[int, int]]:
-    """All bits of what no checksum covers, and some of the rest, of
-    any batch and the last one: (bit, byte in batch)."""
+    """All bits that no checksum covers, and some of the rest, of a random batch and
+    the last one: (bit, byte in batch)."""
     rng = random.Random(log.name)
     whole = frames(log)
     for frame in {rng.choice(whole), whole[-1]}:
@@ -97,7 +97,7 @@ def test_zeroed_block_is_loud(tmp_path: Path, magic: int, codec: str) -> None:
 def test_batches_swapped_repeated_or_lost_are_loud(
     tmp_path: Path, magic: int, codec: str
 ) -> None:
-    """Misdirected and lost writes: each batch is sound, their order is not."""
+    """Misdirected and lost writes: each batch is intact, their order is not."""
     for log in logs_in(damaged_store(tmp_path, magic, codec)):
         data = log.read_bytes()
         parts = [data[f.pos : f.pos + f.size] for f in frames(log)]
@@ -112,7 +112,7 @@ def test_batches_swapped_repeated_or_lost_are_loud(
                 if wrong is None:
                     continue
                 log.write_bytes(b"".join(wrong))
-                # Bytes behind the end of a closed log are not looked at by a reader.
+                # Readers ignore bytes after the end of a closed log.
                 more = log.read_bytes().startswith(data)
                 assert outcome(tmp_path, magic) == ("same" if more else "loud"), (
                     log,
@@ -169,8 +169,8 @@ def test_flipped_bit_of_an_index_changes_nothing(
 def test_flipped_bit_of_a_state_file_costs_no_record(
     tmp_path: Path, magic: int, name: str
 ) -> None:
-    """Whatever a state file says, the log is read whole, and goes on at its end; an
-    error follows where Kafka's recovery point says that there was more."""
+    """Whatever a state file says, the log is read whole, and appends continue at its
+    end; an error follows if Kafka's recovery point says that there was more."""
     points = "recovery-point-offset-checkpoint"
     damaged_store(tmp_path / "from", magic, "none")
     found = list((tmp_path / "from").rglob(name))

@@ -1,5 +1,5 @@
-"""What is lost if batches are in the wrong order: a reader that leaves damage out, the
-error that it would raise, and verify name the same offsets, and all others are read.
+"""Offsets lost by batches in the wrong order: a reader that skips damage, the error
+that it would raise, and verify name the same offsets, and all others are read.
 """
 
 from __future__ import annotations
@@ -180,8 +180,8 @@ def test_what_is_lost_is_told_and_all_else_is_read(damaged: Log) -> None:
 
 @pytest.mark.parametrize("damaged", CASES, indirect=True)
 def test_what_is_not_lost_is_found(damaged: Log) -> None:
-    """By a read that begins there. A lookup of it may be an error: what is behind it
-    may show that its offset is wrong."""
+    """A read that begins there finds the record. A lookup of it may raise: the batch
+    after it may show that its offset is wrong."""
     with logstore.open(damaged.path, read_only=True) as store:
         partition = store.topic("t")[0]
         found = {record.offset for record in partition.read(on_corruption="skip")}
@@ -200,8 +200,8 @@ def test_what_is_not_lost_is_found(damaged: Log) -> None:
 def test_segment_of_a_lower_name_hides_no_records_of_the_one_before(
     tmp_path: Path, magic: int, codec: str, behind: int
 ) -> None:
-    """The log of another program: the batch that lies behind the begin of the next
-    segment is damage, also where only the records in it say that it does."""
+    """The log of another program: a batch beyond the base offset of the next segment
+    is damage, even if only the records in it show that."""
     partition = write_store(tmp_path, 24, magic, codec, call=3, segment_bytes=500)
     for file in (
         *tmp_path.glob(".*"),

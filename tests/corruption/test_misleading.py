@@ -1,5 +1,5 @@
-"""What is damaged so that it seems to fit: a length that leads to a later batch, an
-offset that reaches into the next one, a record that holds what looks like the log."""
+"""Damage that seems to fit: a length that leads to a later batch, an offset that
+reaches into the next one, a record that holds what looks like the log."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ formats = pytest.mark.parametrize(
 
 
 def forget_logstore(store: Path) -> None:
-    """As if another program had written the log."""
+    """Make the log look as if another program had written it."""
     for path in [store / ".logstore-owner", store / "orders-0" / ".logstore-state"]:
         path.unlink()
 
@@ -43,7 +43,7 @@ def lead_to(batch: Batch, end: int) -> None:
 
 
 def skipped(store: Path, start: int = 0) -> list[int]:
-    """The offsets that a reader gets from `start` on, who skips damage."""
+    """Offsets from `start` on of a reader that skips damage."""
     with logstore.open(store, read_only=True) as found:
         partition = found.topic("orders")[0]
         return [r.offset for r in partition.read(start, on_corruption="skip")]
@@ -57,7 +57,7 @@ def skipped(store: Path, start: int = 0) -> list[int]:
 def test_length_that_leads_to_a_later_batch_takes_none_between_with_it(
     tmp_path: Path, magic: int, codec: str, is_own: bool, damage: str, where: str
 ) -> None:
-    """Or to the end of its segment: `repair` and readers go on at the next batch."""
+    """Or to the end of its segment: `repair` and readers continue at the next batch."""
     sound = tmp_path / "sound"
     write_store(sound, COUNT, magic, codec, call=3, **SMALL)
     if not is_own:
@@ -98,9 +98,9 @@ def test_length_that_leads_to_a_later_batch_takes_none_between_with_it(
 def test_batches_in_the_values_of_a_damaged_one_are_not_taken_for_the_log(
     tmp_path: Path, outer: int, inner: int, shift: int
 ) -> None:
-    """A copy of another log, batch by batch, with nearly the same offsets: its length
-    tells how long it is, wherever else it is damaged; and where that is damaged, what
-    is in it."""
+    """The values are a copy of another log, batch by batch, with nearly the same
+    offsets. The size of the damaged batch follows from its length field, or, if that is
+    damaged, from its content."""
     write_store(tmp_path / "copied", COUNT + shift, inner, call=1)
     batches = batches_in(tmp_path / "copied" / "orders-0")
     data = batches[0].log.read_bytes()
