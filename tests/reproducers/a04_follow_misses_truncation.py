@@ -1,6 +1,6 @@
-"""A follower that stands at the end does not notice that the log was truncated below it
-and has grown past it again between two of its looks: it goes on behind what it has, and
-the new records below never come. The contract: OffsetOutOfRangeError.
+"""A follower at the end does not notice that the log was truncated below its position
+and has grown past it again between two of its looks: it continues at its position, and
+never gets the new records below. The contract: OffsetOutOfRangeError.
 
 Usage: python a04_follow_misses_truncation.py [same|other]
 """

@@ -1,8 +1,7 @@
 """A large append_many that is interrupted is undone, but a follower in another process
 has been given its first records meanwhile ("all or nothing ... also for readers in
-other processes"). Where the log has grown past them again, the follower is told
-nothing: it has records that were never appended, and lacks those that have their
-offsets now.
+other processes"). If the log has grown past them again, the follower gets no error: it
+has records that were never appended, and lacks the records that have their offsets now.
 
 Usage: python a29_partial_append_is_seen.py
 """

@@ -23,7 +23,7 @@ with tempfile.TemporaryDirectory() as path, logstore.open(path) as store:
         real = reader.topic("t")[0]
 
         class Beside:
-            """The partition; the owner's retention comes behind the look at the end."""
+            """The partition; the owner's retention runs after the look at the end."""
 
             def __getattr__(self, name):
                 value = getattr(real, name)

@@ -120,7 +120,7 @@ def make(store, segments, **kw):
     return s, p
 
 
-# What frees space. Each is called on a store that was made before the disk was full.
+# Calls that free space. Each is made on a store from before the disk was full.
 def delete_before(s, p):
     p.delete_before(p.segments[-2].base_offset)
 

@@ -1,5 +1,5 @@
 """The offset of the last durable batch is altered after the store was closed, or its
-writer killed: no checksum covers it. The next opening takes appends behind it, reads
+writer killed: no checksum covers it. The next opening takes appends after it, reads
 end there, and `verify` calls the new, intact record damaged.
 
 Usage: python k15_append_behind_an_altered_offset.py

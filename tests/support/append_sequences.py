@@ -34,8 +34,8 @@ __all__ = [
     "without_epochs",
 ]
 
-# How the timestamps of the records go on; with "some", some have none; with "leaps",
-# they leap over the time that a segment lasts.
+# Sequences of record timestamps; with "some", some records lack one; with "leaps",
+# they jump over the time that a segment lasts.
 TIMES = ("rising", "equal", "disorder", "none", "some", "leaps")
 START_MS = 1_700_000_000_000
 SUFFIXES = (".log", ".index", ".timeindex")
@@ -59,7 +59,7 @@ class AppendCall(NamedTuple):
 
     Attributes:
         way: the name of the method.
-        codec: of what is given to `append_batches`: 0 none, 1 gzip.
+        codec: of the batches for `append_batches`: 0 none, 1 gzip.
         batches: in magic 2, how many of them; the rows are shared out.
     """
 

@@ -1,4 +1,4 @@
-"""Steps of a broker on a log, like those of Kafka's log cleaner and replicas."""
+"""Steps of a broker on a log, as Kafka's log cleaner and replicas take them."""
 
 from __future__ import annotations
 
@@ -105,9 +105,9 @@ def _empty_indexes(partition: Path) -> None:
 
 
 def with_transactions(partition: Path, every: int) -> None:
-    """Make all batches of magic 2, which have one record each, those of one producer's
-    transactions: each `every`-th (with `MARKER` as its record) is the marker that
-    commits those before it."""
+    """Turn all batches of magic 2, which have one record each, into transactions of one
+    producer: each `every`-th (with `MARKER` as its record) is the marker that commits
+    the batches before it."""
     for log in logs_in(partition):
         data, made = log.read_bytes(), b""
         for frame in frames(log):
@@ -123,8 +123,8 @@ def with_transactions(partition: Path, every: int) -> None:
 def with_random_transactions(
     partition: Path, rng: random.Random, ends: float = 0.4
 ) -> None:
-    """Make batches of magic 2 those of up to four producers, or of none: those with one
-    record are, with the probability `ends`, markers that commit or abort an open
+    """Assign batches of magic 2 to up to four producers, or to none: batches with one
+    record become, with the probability `ends`, markers that commit or abort an open
     transaction. The last transactions may stay open."""
     open_producers: set[int] = set()
     for log in logs_in(partition):

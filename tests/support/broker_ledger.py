@@ -59,7 +59,7 @@ class Ledger:
         self._transactions: list[str] = []
         self.compared = 0
 
-    # ------------------------------------------------------------ who sends
+    # ------------------------------------------------------------ senders
 
     def begin_transaction(self) -> int:
         """Its number."""
@@ -97,7 +97,7 @@ class Ledger:
         transaction = self._transaction_of.get(number)
         return COMMITTED if transaction is None else self._transactions[transaction]
 
-    # ------------------------------------------------------------ who looks
+    # ------------------------------------------------------------ readers
 
     def acknowledged_until(self, topic: str) -> int:
         """The end of the acknowledged records."""

@@ -83,8 +83,8 @@ def _pieces_of(directory: Path, magic: int) -> Iterator[tuple[str, Work]]:
     producer = store.create_topic("sent", config=_config(magic))[0]
     producer.append_many(values, keys)
     sent = Path(producer.segments[0].path).read_bytes()
-    # With the lock, as one call of those that are counted: what Python does at the
-    # first call of all is not counted.
+    # Under the lock, like each counted call: the work of Python at the very first call
+    # is not counted.
     partition.append_batches(sent, expected_offset=partition.end_offset)
     yield f"append_batches, magic {magic}", append_batches
     start = partition.end_offset

@@ -71,7 +71,7 @@ def append_garbage(path: Path, data: bytes = b"\xa5\x5a garbage \xff" * 7) -> No
 
 
 class Frame(NamedTuple):
-    """Where a batch lies in a `.log` file."""
+    """A batch in a `.log` file."""
 
     pos: int
     size: int
@@ -93,7 +93,7 @@ def frames_in(data: bytes) -> list[Frame]:
 
 
 def frames(path: Path) -> list[Frame]:
-    """The batches of a sound `.log` file."""
+    """The batches of an intact `.log` file."""
     return frames_in(path.read_bytes())
 
 
@@ -160,7 +160,7 @@ SERVES = "requests in "
 
 
 class FaultyFiles(Files):
-    """Counts calls, and fails those that `fail` names: not those of the thread that
+    """Counts calls, and fails the calls that `fail` names, except in the thread that
     serves other processes.
 
     Attributes:

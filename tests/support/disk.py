@@ -1,9 +1,10 @@
 """A disk in memory: the system calls of a store, and what a power cut leaves of them.
 
-`MemoryDisk` is a `Files`. What a program sees are its *nodes*; what a power cut cannot
-take is its *base*; the *pending* changes lie between the two until a sync covers them.
-All contents are immutable (`bytes`, and dictionaries that nobody changes), so that
-keeping a moment costs a shallow copy, and making a disk of one as little.
+`MemoryDisk` is a `Files`. Its *nodes* are the files as a program sees them; its *base*
+is the part that survives a power cut; *pending* changes lie between the two until a
+sync covers them. All contents are immutable (`bytes`, and dictionaries that are never
+changed), so that keeping a moment costs a shallow copy, and making a disk of one as
+little.
 
     weak   the least that POSIX allows: a sync of a file saves the bytes of that file, a
            sync of a directory the names in it, and nothing else is in any order.

@@ -26,7 +26,7 @@ from logstore.store.partition.partition_views import PartitionViews
 
 LATENCY_S = 0.002
 BLOCK_BYTES = 64 << 10
-# After so long, no more requests come before the first of those that run is answered.
+# After this time, no more requests come before the first pending one is answered.
 ALONE_S = 0.2
 
 

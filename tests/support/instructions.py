@@ -55,8 +55,8 @@ class Counts(NamedTuple):
     """Instructions for one record, call or checksum.
 
     Attributes:
-        all: those of the process.
-        core: those of logstore's C modules among them.
+        all: of the whole process.
+        core: of logstore's C modules, included in `all`.
     """
 
     all: float

@@ -2,8 +2,8 @@
 
     PYTHONPATH=tests python -m support.java_decoder 1000000 SEED
 
-Whole batches of all formats, and what damage, and a writer with mistakes, make of them:
-where a checksum is made right again, the decoders look at the structure behind it.
+Whole batches of all formats, and the same batches with damage or with mistakes of a
+writer: if the checksum is corrected, the decoders read the structure after it.
 """
 
 from __future__ import annotations

@@ -86,9 +86,9 @@ def by_python(tasks: Sequence[Any], options: Mapping[str, str]) -> Outcome:
 
 
 def _damaged_from(error: Exception) -> int:
-    """The first offset of damage, from an error; -1: it has none. Its offset is that of
-    the first record that was not delivered, and may lie in an earlier segment than the
-    damage."""
+    """First damaged offset, from an error; -1 if the error has no offset. That offset
+    is of the first record that was not delivered, and may be in an earlier segment than
+    the damage."""
     offset = getattr(error, "offset", None)
     if offset is None:
         return -1

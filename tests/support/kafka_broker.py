@@ -1,7 +1,7 @@
 """A real broker of one of several releases, in a directory, until it is stopped.
 
-The jars are those of `support.kafka_tools`, from 0.8.2.2 on. Releases before 3.3 need
-ZooKeeper, the others are their own controller.
+The jars come from `support.kafka_tools`, for 0.8.2.2 and later. Releases before 3.3
+need ZooKeeper, the others are their own controller.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Kafka clients of a broker: topics, and records as logstore has them.
 
 There are two: Kafka's own (`kafka/Records.java`), of the release of the broker, and
-librdkafka. Import this module behind ``pytest.importorskip("confluent_kafka")``.
+librdkafka. Import this module after ``pytest.importorskip("confluent_kafka")``.
 """
 
 from __future__ import annotations

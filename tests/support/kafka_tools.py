@@ -56,7 +56,7 @@ class Dump:
     complaints: tuple[str, ...]
 
     def sections(self) -> dict[str, list[str]]:
-        """The lines of each file, by its path as it was given.
+        """The lines of each file, by the path given for it.
 
         A section's lines come after its "Dumping" line. Values in tests have no
         line ends, and only "\n" is one: others occur in values.

@@ -1,7 +1,7 @@
-"""Requests to a broker, byte by byte: what no client library lets its caller decide.
+"""Requests to a broker, byte by byte: fields that no client library exposes.
 
-The batches of a produce request are stored as they are sent, but for the fields that
-are the broker's: offset, leader epoch, and the time of the append.
+A broker stores the batches of a produce request unchanged, except for its own fields:
+offset, leader epoch, and the time of the append.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@
 
 Blocks of Python share one namespace, as if they were typed into one session; a block of
 shell is given to bash, which stops at the first line that fails. Without `--spark`,
-blocks of Python that are about Spark are left out, and so are those of shell that have
-the pattern of `--leave-out`, for a page that another test has run already. Paths on a
-page are relative, so the directory should be empty.
+blocks of Python that are about Spark are left out. Blocks of shell that contain the
+pattern of `--leave-out` are left out too, for a page that another test has run already.
+Paths on a page are relative, so the directory should be empty.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from pathlib import Path
 __all__ = ["ROOT", "RUNNABLE", "Block", "blocks_of", "make_environment", "run_page"]
 
 ROOT = Path(__file__).parents[2]
-# Languages of blocks that are run, and of those that are data and are parsed.
+# Languages of blocks that are run, and of blocks of data, which are parsed.
 RUNNABLE = ("python", "py", "sh")
 DATA = ("json", "indented")
 
@@ -30,7 +30,7 @@ _LIST_ITEM = re.compile(r"^ *([-*+]|\d+[.)]) ")
 @dataclass(frozen=True, slots=True)
 class Block:
     """A code block: `line` is the number (from 1) of the first line of its text,
-    `language` the word behind the fence, "" if there is no word, "indented" for a block
+    `language` the word after the fence, "" if there is no word, "indented" for a block
     without a fence."""
 
     language: str

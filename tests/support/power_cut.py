@@ -13,12 +13,12 @@ from collections.abc import Iterator, Sequence
 
 from support.disk_changes import Change, Moment, Names, Nodes, Write, apply
 
-# What no checksum of a batch covers: a tear in it before a block with an old batch of
-# the same length makes a batch that cannot be distinguished from a new one.
+# Bytes that no checksum of a batch covers: a tear in them before a block with an old
+# batch of the same length makes a batch that cannot be distinguished from a new one.
 _HEADER = 21
 
-# The offset that a batch begins with. In a wrapper (magic 0 and 1) it tells the offsets
-# of the messages inside, and no checksum covers it.
+# The offset field at the start of a batch. In a wrapper (magic 0 and 1) it determines
+# the offsets of the messages inside, and no checksum covers it.
 _OFFSET = 8
 
 # (words, changes that reached the disk, in order)
@@ -123,8 +123,8 @@ def _tear(size: int, rng: random.Random) -> int:
 
 
 def _stale(write: Write, moment: Moment) -> bytes:
-    """Bytes that a block had before: the beginning of the same file. (Its offsets are
-    lower, and that is how it is told from what belongs there.)"""
+    """Bytes that a block had before: the beginning of the same file. (They are
+    recognised by their lower offsets.)"""
     old = moment.nodes.get(write.node, b"")
     if not isinstance(old, bytes) or not 0 < len(write.data) <= write.pos:
         return b""

@@ -11,7 +11,7 @@ import logstore
 from logstore.store.opening import open_store
 
 COUNT = 2000
-# Bytes of a value: so many records are more than any reader has read ahead.
+# Bytes of a value: COUNT such records are more than any reader has read ahead.
 SIZE = 1500
 
 Pair = tuple[int, bytes]

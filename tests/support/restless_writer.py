@@ -3,9 +3,9 @@ from which a reader knows what it may find.
 
     python -m support.restless_writer STORE JOURNAL SEED
 
-A value has the place of its record, and how often the log had been cut when it was
+A value holds the place of its record, and how often the log had been cut when it was
 written: that, and the place of each cut, determines each record of each view of the
-log. The journal has a line before and a line after each step; it is never behind.
+log. The journal has a line before and a line after each step; it never lags.
 """
 
 from __future__ import annotations
