@@ -2,9 +2,9 @@
 
 Each method is a module with
 
-- ``NAME``, ``UNIT``: what it is called, and what it counts;
-- ``COUNTS``: how many of them for each size;
-- ``run(count, seed, tally)``: do so many, and tell `tally` of each.
+- ``NAME``, ``UNIT``: its name, and the unit that it counts;
+- ``COUNTS``: the number of units for each size;
+- ``run(count, seed, tally)``: run `count` units, and report each to `tally`.
 
 ``python -m faults`` (by ``make faults``) runs them and prints a table;
 ``test_faults.py`` runs the smallest size with the other tests.

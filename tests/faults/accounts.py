@@ -46,8 +46,8 @@ DURABLE = "durable"  # partition, end
 DELETE, DELETED = "delete", "deleted"  # partition, start
 CUT, WAS_CUT = "cut", "was-cut"  # partition, end
 DROP, DROPPED = "drop", "dropped"  # topic
-# "", rows of (partition, first offset, end, seed); what failed is settled for all but
-# the rows that are told.
+# "", rows of (partition, first offset, end, seed); a failed call is settled except for
+# the reported rows.
 PUBLISH, PUBLISHED, SETTLED = "publish", "published", "settled"
 
 # partition: it is compacted from now on.
@@ -77,9 +77,9 @@ class _NextStart(Unsynced):
 
 @contextlib.contextmanager
 def one_number() -> Iterator[None]:
-    """The files of a group have one number, as those of a file system may have that are
-    there one after the other: so a rewritten state has the number of the recorded one,
-    too."""
+    """Give all files of a group one inode number, as a file system may give it to files
+    that exist one after the other: so a rewritten state has the number of the recorded
+    one, too."""
 
     def of(inode: int = 0, first: bytes = bytes(12)) -> FileId:
         return FileId(7 if inode else 0, first)

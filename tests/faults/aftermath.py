@@ -40,9 +40,9 @@ def judge(
     error: BaseException | None,
     expects: tuple[type[BaseException], ...] = (),
 ) -> None:
-    """An error must have a name, and be one that a call may raise behind another that
-    was cut short: the end of a partition is one; damage, or a call that is said to be
-    still under way, is not."""
+    """An error must have a name, and be one that a call may raise after another that
+    was interrupted: the end of a partition is one; damage, or a call that is reported
+    as still under way, is not."""
     if error is None or isinstance(error, expects):
         return
     if isinstance(error, Broken):

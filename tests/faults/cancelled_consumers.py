@@ -66,7 +66,7 @@ class _Reader(Program):
             self._were[key].add(offset)
 
     def _note_many(self, found: dict[Any, list[Any]]) -> None:
-        # Of each partition in order; those of several come side by side.
+        # Each partition in order; several partitions are interleaved.
         self._note([record for records in found.values() for record in records])
 
     async def _get(self, one: logstore.aio.Consumer) -> None:
@@ -153,7 +153,7 @@ class Reads(_Reader):
 
     def __init__(self, path: Path, rng: random.Random) -> None:
         super().__init__(path, rng)
-        # Where a seek may lead that is under way; None: it was seen to have led there.
+        # Possible positions after a seek that is under way; None: its effect was seen.
         self._seeks: dict[Any, Collection[int] | None] = {}
 
     def _may_come(self, key: Any, offset: int) -> bool:

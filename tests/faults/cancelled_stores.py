@@ -72,7 +72,7 @@ class Appends(Program):
     def __init__(self, path: Path, rng: random.Random) -> None:
         super().__init__(path, rng)
         self._number = 0
-        # What was tried by each call, and the offsets that were said.
+        # Values that each call tried to append, and the offsets that were returned.
         self._tried: list[list[bytes]] = []
         self._said: dict[bytes, int] = {}
         self._published = self._sequence = 0
@@ -271,7 +271,7 @@ class Appends(Program):
         await asyncio.gather(*late)
 
     async def append_late(self) -> None:
-        """Append beside the end of the store: it is done before, or refused."""
+        """Append while the store is closed: it is done before, or refused."""
         values = self._values(1)
         way = self.rng.choice((self._partition.append_many, self._topic.append_many))
         options = {"partition": 0} if way == self._topic.append_many else {}

@@ -56,7 +56,7 @@ def folder_of(*, in_memory: bool) -> tempfile.TemporaryDirectory[str]:
 def run_cases(
     module: str, count: int, seed: int, tally: Tally, *, worth: int = 1
 ) -> Counter[str]:
-    """Make cases until `count` of what the method counts are done or skipped.
+    """Make cases until `count` of the method's units are done or skipped.
 
     Args:
         module: full name of the method's module.
@@ -109,7 +109,7 @@ class _Child:
         self.module, self.seed, self.at, self.end = module, seed, first, end
         self.has_ended = False
         self.errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
-        # What it leaves behind when it is killed goes with this.
+        # Files that it leaves when it is killed are removed with this.
         self.folder = tempfile.TemporaryDirectory(prefix="faults-")
         self.memory = tempfile.TemporaryDirectory(prefix="faults-", dir=scratch())
         path = [str(_TESTS), str(_SOURCES), os.environ.get("PYTHONPATH", "")]

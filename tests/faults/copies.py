@@ -329,7 +329,7 @@ class Case:
         aside = {path: path.read_bytes() for path in own}
         for path in own:
             path.unlink()
-        # What another program writes has nothing of logstore's beside it.
+        # A log that another program writes has no files of logstore's.
         with logstore.open(data) as store:
             for key in KEYS:
                 if self.rng.random() < 0.7:

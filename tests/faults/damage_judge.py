@@ -29,8 +29,8 @@ __all__ = ["LOUD", "RIGHT", "SHORT", "Truth", "judge_reader", "judge_writer"]
 
 TOPIC = "orders"
 
-# What a sound outcome is: all of it; all that was durable, and the rest reported as a
-# torn tail; a named error.
+# Right outcomes: all records; all durable records, and the rest reported as a torn
+# tail; a named error.
 RIGHT, SHORT, LOUD = "right", "short", "loud"
 
 Tree = Mapping[str, bytes | None]
@@ -45,12 +45,12 @@ class Truth:
         records: all that may be read, in order.
         start_offset: where the log begins.
         durable_offset: below it nothing may be missing without an error.
-        is_own: with logstore's own state, so that nothing is left to belief.
-        undamaged: what was written, where `records` is only what can be believed, and
-            the rules of the format are broken behind it.
-        hidden: offsets from which reading may begin behind them.
-        is_wrapped: the batches are wrappers, whose offset is under no checksum: what
-            is wrong with it shows when they are looked into.
+        is_own: with logstore's own state, so that nothing is ambiguous.
+        undamaged: the written records, if `records` holds only the credible ones, and
+            the rules of the format are broken after them.
+        hidden: ranges of offsets: a read from inside of one may begin after it.
+        is_wrapped: the batches are wrappers, whose offset is under no checksum: a
+            wrong one shows only when the content is decoded.
     """
 
     magic: int
@@ -88,7 +88,7 @@ class _Case:
         self.rng = rng
         self.errors: list[LogStoreError] = []
         self.is_short = False
-        # The end of the log as it is seen.
+        # The end of the log as found.
         self.end = truth.end_offset
 
     @contextlib.contextmanager

@@ -147,8 +147,8 @@ class Damages:
         if kind == "swap-block":
             behind = end + BLOCK
             return data[:at] + data[end:behind] + data[at:end] + data[behind:]
-        # What the block of another file of this kind holds there, as if it had been
-        # written to the wrong place; of the only one of its kind: the block before.
+        # The block at this place of another file of this kind, as if it had been
+        # written to the wrong file; for the only file of its kind: the block before.
         others = [p for p in self.tree if p != path and _kind(p) == _kind(path)]
         other = self.tree[others[at // BLOCK % len(others)]] if others else None
         old = (other or b"")[at:end] or data[max(at - BLOCK, 0) :][: end - at]

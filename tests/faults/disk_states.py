@@ -31,8 +31,8 @@ _STEPS = 14
 _PER_MOMENT = 6
 # How often the recovery of a state is cut in turn.
 _AGAIN = 0.02
-# Of a step of a program with services so many moments are tried: it has more of them,
-# and one of two programs is one.
+# Moments tried in a step of a program with services: its steps have more moments, and
+# every other program has services.
 _SERVICE_MOMENTS = 2
 
 

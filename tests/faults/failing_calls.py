@@ -3,8 +3,8 @@
 A store is brought to the same state again and again; then one operation runs, and its
 n-th call fails, once or from then on, a write also after a part of it, or the disk is
 full. Whatever the operation does then: its error is a named one, a failed append leaves
-the log unchanged, a failed sync ends the writer, readers go on. And once the system is
-well again all promises hold: after a reopening, after a kill, after a power cut, and
+the log unchanged, a failed sync ends the writer, readers continue. And once the system
+works again all promises hold: after a reopening, after a kill, after a power cut, and
 after a reopening *and* a power cut, since a failed sync leaves pages that look clean
 and are not on the disk.
 """
@@ -75,8 +75,8 @@ ERRORS: dict[str, tuple[int, ...]] = {
     "locked_bytes": (errno.ENOLCK, errno.EIO),
 }
 SHORT = (-1, 1, 13, 64, 500)
-# A call of these that fails may leave what nobody can be sure of. The lock is asked for
-# before each sync: if that fails, there may be another writer.
+# If one of these calls fails, the state after it is unknown. The lock is queried before
+# each sync: if that fails, there may be another writer.
 _DOUBTFUL = frozenset({"sync", "sync_directory", "truncate", "close", "lock"})
 
 
@@ -334,8 +334,9 @@ class _Case:
         self.is_open = self.act is not Program.open
         self.program.is_disk_full = self.checker.may_refuse = case.error in _FULL
         if case.error in _FULL and case.method in ("write", "sync") and not case.once:
-            # A disk that refuses even to overwrite, or to sync, what it has: a state
-            # file that is changed in place is damaged then, and its log is examined.
+            # A disk that refuses even to overwrite, or to sync, existing blocks: a
+            # state file that is changed in place is damaged then, and its log is
+            # examined.
             self.checker.harmless |= {STATE_DAMAGED}
 
     def problem(self) -> str:
@@ -435,8 +436,8 @@ class _Case:
         key = TopicPartition(partition.topic, partition.number)
         writer = program.store._topics.writers.get(key)
         ended = writer.health.failed or writer.health.damage
-        # Of a publication whose commit was written, and then said to be not, nobody
-        # knows.
+        # A publication whose commit was written, and then reported as failed, is in
+        # doubt.
         is_commit = case.name == layout.PUBLICATION and case.short == max(SHORT)
         is_sure = case.once and case.nth and case.method not in _DOUBTFUL
         is_sure = is_sure and not is_commit
@@ -462,7 +463,7 @@ class _Case:
         """Close (or kill) and open again in the same boot; then cut the power."""
         program = self.program
         if self.is_open and self.rng.random() < 0.5:
-            # What could not be made durable is told, and only that.
+            # An error names only records that could not be made durable.
             with contextlib.suppress(LogStoreError):
                 program.store.close()
         program.disk = program.disk.kill()

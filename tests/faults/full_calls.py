@@ -1,7 +1,7 @@
 """The calls on a store on a full disk, each with its required result.
 
-What frees space frees it, and what needs none works; all else works, or raises
-`DiskFullError` and has done nothing. Any other error is a failure.
+Calls that free space free it, and calls that need none work; all others work, or raise
+`DiskFullError` and have done nothing. Any other error is a failure.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["CALLS", "Call"]
 # Returns what is wrong; "" also if there is nothing to be called on.
 Call = Callable[[Stock], str]
 
-# On xfs a rename of a directory needs blocks, and those of removed files are freed in
+# On xfs a rename of a directory needs blocks, and blocks of removed files are freed in
 # the background. A topic whose settings have no room either may stay then.
 _HALF_DELETED = ("xfs",)
 _STAGED = ".logstore-staged-"
@@ -88,7 +88,7 @@ def truncate(stock: Stock) -> str:
         return ""
     key, partition = found
     start, end = partition.start_offset, partition.end_offset
-    # The log may begin inside a batch, where it cannot end.
+    # The log may begin inside a batch, but cannot end there.
     batches = [b.base_offset for b in partition.read_batches()]
     batches = [offset for offset in batches if offset >= start]
     if not batches:
@@ -344,8 +344,8 @@ def _checked_copy(stock: Stock, place: Path) -> str:
 
 
 def repair(stock: Stock) -> str:
-    """Take out a batch of which one byte was changed. Without room for that the log is
-    as it was, and intact with the old byte; or the call is made again."""
+    """Take out a batch with one changed byte. Without room for that the log stays
+    unchanged, and is intact with the old byte; or the call is made again."""
     if (found := _log(stock)) is None:
         return ""
     key, partition = found

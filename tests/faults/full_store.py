@@ -36,7 +36,7 @@ class Stock:
     Attributes:
         store: the open store; None: it is closed.
         records: by partition, its records by their offsets.
-        positions: of each group, what it has committed in `u`; 0: nothing.
+        positions: by group, its committed offset in `u`; 0: nothing.
         sequences: how many records the named producer has appended.
         published: the last sequence number of the publisher.
         is_compacted: records of `t` may be gone.

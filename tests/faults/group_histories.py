@@ -1,10 +1,10 @@
 """Histories of consumer groups: real processes that join, poll, commit, leave, are
-killed, stopped and continued at a line of the library, fork, and publish beside, in a
-random order, and a model that checks each step.
+killed, stopped and continued at a line of the library, fork, and publish outside of a
+group, in a random order, and a model that checks each step.
 
 The rules, after every step:
 
-1. no partition has two holders, of those that the group knows as members;
+1. no partition has two holders among the members that the group knows;
 2. no committed offset goes back, but by a reset, and none is lost that was
    acknowledged;
 3. nothing is committed that was not delivered;
@@ -127,7 +127,7 @@ class _Worker:
         raise AssertionError("a worker does not answer")
 
     def answer(self) -> tuple[list[tuple[int, int]], str, dict[int, int], int]:
-        """(records that were delivered, the error, what it has committed, a child that
+        """(records that were delivered, the error, its committed offsets, a child that
         it has made or 0)."""
         assert self.has_answered(_REPLY_S), "a worker does not answer"
         answer, self._answer = self._answer or self._pipe.recv(), None
@@ -367,8 +367,8 @@ class History:
             self.workers.pop(0).kill()
 
     def _throw_out(self, worker: _Worker) -> None:
-        """The others throw a member out that does not poll, and go on with what it had;
-        then it commits."""
+        """The others expel a member that does not poll, and continue with its
+        partitions; then it commits."""
         while len(self.workers) < 2:
             self.workers.append(_Worker(self.path, self.options, self.transactions))
         worker.send("poll")
@@ -386,8 +386,8 @@ class History:
     def _halt(
         self, worker: _Worker, number: int, command: str = "", line: int = 0
     ) -> bool:
-        """Stop or kill a worker at a line of a call, if that has so many; whether it
-        was."""
+        """Stop or kill a worker at a line of a call; whether the call came to that
+        line."""
         if not line:
             line = self.rng.randint(1, _LINES)
             if self.rng.random() < 0.7:
@@ -446,7 +446,7 @@ class History:
         assert not any(one.member for one in self.workers), self._told("members live")
         self.committed = dict.fromkeys(range(_PARTITIONS), offset)
         self.acknowledged = dict(self.committed)
-        # What is below counts as done, and the rest comes again.
+        # Records below it count as done, and the rest comes again.
         below = {(p, n) for p in range(_PARTITIONS) for n in range(offset)}
         self.delivered = Counter(below)
 

@@ -2,10 +2,10 @@
 
 Several processes hand records in to one store. Owners come and go, and both kinds are
 killed at random moments, alone and all at once. Acknowledged records are there once;
-what was not, once or not at all, and once it was handed in, it is published. Each
-process begins by asking for its publications, and repeats what it does not know of, or
-even what it knows of: nothing may be there twice. More identities publish than are
-remembered, so those of the processes are pinned.
+others, once or not at all, and once they were handed in, they are published. Each
+process begins by asking for its publications, and repeats the unknown ones, or even the
+known ones: nothing may be there twice. More identities publish than are remembered, so
+the identities of the processes are pinned.
 """
 
 from __future__ import annotations
@@ -197,7 +197,8 @@ def _work(path: Path, worker: int, rng: random.Random, shared: _Shared) -> None:
                     shared.set(worker, _PLACED, shared.get(worker, _DONE))
                 return
             except PublicationConflictError as error:
-                # What the process before this one had begun was completed meanwhile.
+                # A publication begun by the process before this one was completed
+                # meanwhile.
                 if not sequence < error.last <= shared.get(worker, _BEGUN):
                     raise
                 return

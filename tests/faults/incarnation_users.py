@@ -59,7 +59,7 @@ class History(Protocol):
 
 
 class User:
-    """A user who continues with the topic between any two steps."""
+    """A user that continues with the topic between any two steps."""
 
     name = ""
 
@@ -174,7 +174,8 @@ class _Committer(User):
 
     Attributes:
         counts: what must be committed; None: nothing, or that is not known.
-        place: where the one that lives goes on at the latest; None: it is not known.
+        place: the latest position at which the open consumer may continue; None: it
+            is not known.
         is_late: the next step must commit the delivered records.
         is_over: there is no next step.
     """
@@ -409,7 +410,7 @@ class _Transactional(_Committer):
             return found
         with logstore.open(self.case.path, read_only=True) as store:
             outputs = {r.value for r in store[self.out][0].read()}
-        # What had been deleted, and is there again, lies below the position.
+        # Records that had been deleted, and are there again, are below the position.
         outputs |= {*self.case.below.values()}
         if self.is_cut and "compact" in self.case.steps:
             return ""  # it may have removed the batch that disproves the position

@@ -18,8 +18,8 @@ all of them:
 - a committed offset is there after everything but a re-creation and a cut below it;
 - the id of the topic changes with each re-creation, and with nothing else.
 
-A topic that was never written to has nothing that another one of its name could be
-told from: if another program makes it again, it is the same topic.
+A topic that was never written to cannot be distinguished from another one of its name:
+if another program makes it again, it is the same topic.
 """
 
 from __future__ import annotations
@@ -311,7 +311,7 @@ class _Case:
             for user in self.users:
                 user.was_made_again()
         with logstore.open(self.path, read_only=True) as store:
-            # Settings that were written under another name are not those of this one.
+            # Settings that were written under another name do not apply to this one.
             config = store.topic("t").config
         self.format = config.message_format
         self.is_compacted = "compact" in config.cleanup_policy

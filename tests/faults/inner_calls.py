@@ -23,7 +23,7 @@ APPENDS = (
     "append", "append_durable", "append_many", "append_rolls", "topic_append",
     "publish", "append_batches", "append_expected", "topic_append_many",
 )  # fmt: skip
-# In another thread only what does not take away what a call of this one has told.
+# Another thread makes only calls that keep the acknowledged records of this one.
 _BESIDE = (
     *APPENDS,
     "read",
@@ -65,7 +65,7 @@ class Inside:
         if not is_beside:
             self._reenter(where, self.names)
         elif self.beside.acquire(blocking=False):
-            # Not waited for: who has it may wait for the call that this thread is in.
+            # Not waited for: its holder may wait for the call that this thread is in.
             try:
                 self._reenter(where, _BESIDE)
             finally:
@@ -95,7 +95,7 @@ class Inside:
         try:
             plan = scene.plan(name)
         except Unavailable as error:
-            # A call beside may have made a topic one that cannot be published to.
+            # A concurrent call may have created a topic that cannot be published to.
             self._judge(name, error.args[0], where, (logstore.errors.UnsupportedError,))
             return
         except LogStoreError as error:

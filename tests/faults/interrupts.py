@@ -1,7 +1,7 @@
 """Signals that raise, at every instruction of every public call, several in a row.
 
 A signal becomes pending at the n-th instruction that the library executes, in its own
-code or in what it uses (locks, context managers, logging). Its handler, which raises,
+code or in code that it calls (locks, context managers, logging). Its raising handler
 is then run where the interpreter looks for signals next: exactly the places where
 Ctrl-C can strike, none besides. More signals come while the first one is handled.
 However the call ends: no other call hangs or fails without a name, in any thread;

@@ -39,12 +39,12 @@ NAME = "java"
 UNIT = "logs read by Java and by Python"
 COUNTS = {"commit": 900, "nightly": 10_000, "release": 60_000}
 
-# A session of Spark is slow, and one log in so many shows what it adds.
+# A session of Spark is slow, and one log in this number shows its own effects.
 _FOR_ONE_WITH_SPARK = 300
 _CLASSES = "LOGSTORE_FAULTS_CLASSES"
 # A guard of a file that was changed just now does not hold, and Python reads all.
 _SETTLED_S = 0.03
-# What a case that is made alone compiles.
+# Classes that a case run alone compiles.
 _OWN: list[tempfile.TemporaryDirectory[str]] = []
 _T = 1_700_000_000_000
 
@@ -245,8 +245,8 @@ class Case:
         self.notes["left to Python"] += in_java.ranges_of_python > 0
         stop = max(r["stop"] for r in task["ranges"])
         if not in_java.error and in_python.damage >= stop:
-            # Python may look at what lies behind the range: for the ends of
-            # transactions, or since a wrapper does not say where it begins.
+            # Python may read past the range: for the ends of transactions, or since a
+            # wrapper does not hold its base offset.
             self.notes["damage behind the range"] += 1
             return ""
         counts = len(in_java.rows), len(in_python.rows)

@@ -55,8 +55,8 @@ class Bodies:
         offset, records = known
         shift = batch.offset - offset
         if batch.magic < 2 and batch.body[1] & 7:
-            # The messages inside a wrapper of magic 0 have offsets of their own; so
-            # have those of magic 1 in one that has none itself.
+            # The messages inside a wrapper of magic 0 have absolute offsets; so have
+            # messages of magic 1 in a wrapper without an offset.
             if batch.magic == 0:
                 shift = 0
             elif batch.offset == 0 and records:

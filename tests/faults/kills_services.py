@@ -22,14 +22,14 @@ from logstore import TopicConfig
 
 __all__ = ["ROWS", "check_services", "create_topics", "serve"]
 
-# Rows of the shared numbers: of the log that is compacted, of that of the producer, and
-# of what is committed; and what of each is known, and what may be.
+# Rows of the shared numbers: the compacted log, the log of the producer, and the
+# committed offset; and for each the acknowledged number, and the begun one.
 _KEPT, _FED, _COMMITTED = range(3)
 ROWS = 3
 _WRITTEN, _BEGUN = range(2)
 _KEYS = 7
 _MEMORY = 6 << 20
-# The longest of these calls has about so many lines.
+# Approximate number of lines of the longest of these calls.
 _LINES = 6_000
 
 

@@ -34,7 +34,7 @@ class Case:
         what: the lie.
         was_refused: whether it was.
         is_spoiled: whether nothing more can be asked of the store.
-        believed: numbers of the partitions that have a batch which was believed.
+        believed: numbers of the partitions that have a lying batch which was accepted.
     """
 
     def __init__(self, folder: Path, rng: random.Random) -> None:
@@ -163,7 +163,7 @@ def rows_of(partition: Any, first: int | None = None) -> list[tuple[int, Any]]:
 
 
 def time_fault(partition: Any, rng: random.Random) -> str:
-    """Whether it finds what it has by time."""
+    """Check that the partition finds its records by time; return a problem, or ""."""
     rows = [(o, row[0]) for o, row in rows_of(partition, 0)]
     for _, when in rng.sample(rows, min(3, len(rows))):
         wanted = min((o for o, t in rows if t >= when), default=None)

@@ -1,7 +1,7 @@
 """No thread, no memory, no descriptor, no stack: at any point of any public call.
 
 Each call is made where something runs out: a thread cannot be started, the n-th
-allocation of the interpreter fails (and some behind it), the address space may not
+allocation of the interpreter fails (and some after it), the address space may not
 grow, no more files may be opened, the stack is nearly full. It works, or raises an
 error that says what has run out; a record of a call that raised is not in the log, one
 of a call that returned is. Once there is enough again, everything works: other calls,
@@ -41,12 +41,12 @@ COUNTS = {"commit": 400, "nightly": 10_000, "release": 40_000}
 _EACH = 14
 _CALLS = 18
 _OFTEN = ("append", "append_many", "append_rolls", "flush", "publish", "create_topic")
-# The longest call at the start makes about so many allocations.
+# Approximate number of allocations of the longest call at the start.
 _ALLOCATIONS = 5_000
 
 
-# What the interpreter says where an allocation fails: "can't allocate lock", "error
-# return without exception set", and of objects that it could not look at.
+# Errors of the interpreter when an allocation fails: "can't allocate lock", "error
+# return without exception set", and errors about objects that it could not inspect.
 _NO_MEMORY = (MemoryError, RuntimeError, SystemError, TypeError, AttributeError)
 
 

@@ -2,9 +2,9 @@
 
 A store of logstore's, a copy without its marks, or the directory of a broker gets one
 damage, and then lives: it is opened, closed, killed, closed half-way, verified,
-repaired without a mode, copied without its marks or with those of a broker, moved to
+repaired without a mode, copied without its marks or with a broker's marks, moved to
 another run of the machine, damaged once more, and its bytes are put back, all of them
-or those of the last damage.
+or only the last damage.
 
 - No opening takes a byte away from a `.log` file: nothing here is a torn tail.
 - Once an opening has found the damage, each later one finds it, appends are refused,
@@ -54,7 +54,7 @@ _FORMATS = (
     (0, "none"),
 )
 _STEPS = (5, 12)
-# Of so many lives the others' are looked at. They take longer.
+# Share of lives in which the other partitions are checked. They take longer.
 _BESIDE = 0.05
 _BESIDE_S = 20.0
 # A compacted partition has two records, and the logs of fifty have more bytes.
@@ -256,7 +256,7 @@ class _Life:
         elif self.kind == "killed":
             kinds += ["missing"]
         kind = rng.choice(kinds)
-        # Behind the last batch of a log that was not closed there is no damage.
+        # Bytes after the last batch of a log that was not closed are no damage.
         is_inside = kind == "flip" or kind in _WRITTEN
         log = rng.choice(logs) if is_inside or kind == "missing" else logs[-1]
         if is_inside and len(frames_in(log.read_bytes())) < 2:
@@ -358,7 +358,7 @@ class _Life:
         restart_machine(self.path)
 
     def _lose_marks(self) -> None:
-        """A copy as those that leave out the files of the root."""
+        """Copy like tools that leave out the files of the root."""
         for name in self.rng.sample(_MARKS, self.rng.randint(1, 3)):
             (self.path / name).unlink(missing_ok=True)
 

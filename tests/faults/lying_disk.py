@@ -146,7 +146,7 @@ def _read(
     rng: random.Random,
     many: int,
 ) -> str:
-    """Read a partition from its start, and from so many other offsets."""
+    """Read a partition from its start, and from `many` other offsets."""
     try:
         partition = store.topic(topic)[number]
         start, end = partition.start_offset, partition.end_offset

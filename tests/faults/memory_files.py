@@ -54,7 +54,7 @@ class MemoryFiles(Files):
         inside[name] = self._new(data)
 
     def tree(self) -> dict[str, bytes | None]:
-        """All files, as they were given to the constructor."""
+        """All files, in the form that the constructor takes."""
         found: dict[str, bytes | None] = {}
         for name, entry in self.root.items():
             if isinstance(entry, _File):

@@ -42,7 +42,7 @@ class Part(NamedTuple):
         return f"{self.number}/{self.of_parts}"
 
     def span(self, count: int) -> range:
-        """The numbers of this part among those of `count` cases."""
+        """The numbers of this part's cases, out of `count` cases."""
         first = count * (self.number - 1) // self.of_parts
         return range(first, count * self.number // self.of_parts)
 
@@ -72,7 +72,7 @@ class Skip(Exception):
 
     Attributes:
         why: what it needs.
-        count: how many of what the method counts the case is worth.
+        count: number of the method's units that the case is worth.
     """
 
     def __init__(self, why: str, count: int = 1) -> None:
@@ -99,8 +99,7 @@ class Tally:
     """
 
     def __init__(self, total: int, *, show: bool = False) -> None:
-        """`show`: tell how far it is; where nobody looks at a terminal, once a minute
-        on stderr."""
+        """`show`: report the progress; without a terminal, once a minute on stderr."""
         self.total = total
         self.done = 0
         self.skipped: Counter[str] = Counter()
