@@ -39,7 +39,7 @@ NAME = "java"
 UNIT = "logs read by Java and by Python"
 COUNTS = {"commit": 900, "nightly": 10_000, "release": 60_000}
 
-# A session of Spark is slow, and one log in this number shows its own effects.
+# A session of Spark is slow: one log in this number is read through it.
 _FOR_ONE_WITH_SPARK = 300
 _CLASSES = "LOGSTORE_FAULTS_CLASSES"
 # A guard of a file that was changed just now does not hold, and Python reads all.

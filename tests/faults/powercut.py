@@ -1,4 +1,4 @@
-"""From a trace of file calls to what a power cut may leave of the files.
+"""Possible states of files after a power cut, from a trace of file calls.
 
 A trace (`recorder.c`) becomes a list of events: a change, a sync, a promise. At any
 moment, changes that no sync covers yet may have reached the disk or not, in any order,
@@ -341,9 +341,9 @@ def _spoilt(
     size = len(write.data)
     yield "zeros for", _over(write, bytes(size), disk)
     yield "garbage for", _over(write, rng.randbytes(size), disk)
-    # What another file of the directory, or this one, had in a block that is used
-    # again. (One of another partition may have just what belongs there: nothing in the
-    # format tells whose a batch is.)
+    # Old content of a reused block, from this or another file of the directory. (A file
+    # of another partition may hold a valid batch for this place: a batch does not name
+    # its partition.)
     old = rng.choice([b"", *disk.beside(write.node)])
     if old:
         at = rng.randrange(len(old)) if rng.random() < 0.5 else 0

@@ -4,9 +4,9 @@ which one was the last.
 Seeded programs on a disk in memory send the batches of named producers, and of others,
 and records without a producer; they roll, delete, cut, take names over, close the
 store, kill it and cut its power. After each call to the system of some steps a crash is
-tried: the store is opened, and what each producer is told of its last sequence is held
-against the records that are there, and those that were deleted; its last call is
-repeated, and another one follows.
+tried: the store is opened, and the last sequence of each producer is compared with the
+records in the log, and with the deleted ones; its last call is repeated, and another
+one follows.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ COUNTS = {"commit": 3_000, "nightly": 60_000, "release": 200_000}
 
 _STEPS = 25
 _PER_MOMENT = 4
-# Of the moments of a step, at most so many are tried.
+# Maximum number of moments of a step that are tried.
 _MOMENTS = 6
 _NAMES = ("a", "b")
 # The id of one that is not named.
@@ -88,7 +88,7 @@ def _next_of(rows: list[_Row], owner: str) -> int:
 
 
 class _Program:
-    """A store with one partition, its producers, and what they have sent.
+    """A store with one partition, its producers, and their records.
 
     Attributes:
         rows: all records that were appended and not cut, from offset 0 on.
@@ -307,7 +307,7 @@ class _Program:
 
         Args:
             before: the records before the step.
-            epochs: those that were given out before it.
+            epochs: by producer, its epoch before the step.
         """
         states: list[Nodes] = [moment.nodes]
         states += [n for _, n in cuts(moment, self.rng, _PER_MOMENT, model=self.model)]
@@ -347,7 +347,7 @@ class _Program:
         rows: list[_Row],
         producers: dict[str, Producer],
     ) -> None:
-        """The log has these records, and its producers are told so."""
+        """The log has these records, and its producers know their last sequences."""
         found = [record.value for record in partition.read()]
         expected = [row.value for row in rows[partition.start_offset :]]
         assert found == expected, "other records"

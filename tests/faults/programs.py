@@ -1,7 +1,7 @@
-"""Programs that write to a store and say what they do (`promises`).
+"""Programs that write to a store and report each step (`promises`).
 
-Each is a function of (path, say, seed); what it does follows from the seed alone, but
-for what fails under it: then it goes on with what still works, as a service would.
+Each is a function of (path, say, seed); its steps follow from the seed alone, except
+after failed calls: then it continues with the working parts, as a service would.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ _NOW = 1_600_000_000_000 + 10_000
 
 
 class Unknown(Exception):
-    """The program ends, because it does not know what it has done."""
+    """The program ends, because the outcome of a call is unknown to it."""
 
 
 class Writer:
-    """A store at work. Each change is told before and after; errors of the library end
-    the change, and nothing else."""
+    """A store at work. Each change is reported before and after; errors of the library
+    end the change, and nothing else."""
 
     def __init__(self, store: Any, say: Say, rng: random.Random) -> None:
         self.store = store
@@ -59,7 +59,7 @@ class Writer:
         try:
             yield
         except SyncFailedError:
-            # Told once: closing says nothing of it any more.
+            # Raised once: `close` does not raise it again.
             self.has_failed = True
         except LogStoreError:
             pass
@@ -235,7 +235,7 @@ class _Nobody(Writer):
 def writing(
     path: Path, say: Say, rng: random.Random, **settings: Any
 ) -> Iterator[Writer]:
-    # What happens is repeatable without a thread that serves others.
+    # The run is repeatable without a thread that serves others.
     settings = {"publish_for_others": False, **settings}
     config = StoreConfig(flush_checkpoint_ms=rng.choice((0, 0, 5_000)), **settings)
     try:
@@ -244,7 +244,7 @@ def writing(
         # Nothing can be done; the next one may have more luck.
         yield _Nobody(say, rng)
         return
-    # What was published half is taken back, or the store would not be open.
+    # Partial publications are undone, or the store would not be open.
     say(accounts.SETTLED, "", [])
     writer = Writer(store, say, rng)
     yield writer
@@ -346,8 +346,8 @@ def publications(path: Path, say: Say, seed: int) -> None:
 
 
 def hand_ins(path: Path, say: Say, seed: int) -> None:
-    """The same by another one, who has not the lock: the owner publishes for it, or
-    nobody has the lock, and it takes that."""
+    """Publications by a process without the lock: the owner publishes for it, or the
+    lock is free, and it takes the lock."""
     rng = random.Random(f"hand-ins {seed}")
     forms = [form for form in FORMATS if form[0]]
     sequence = 0

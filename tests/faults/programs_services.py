@@ -64,7 +64,7 @@ def _commit(writer: Writer, one: Any, durable: bool) -> None:
 
 @contextlib.contextmanager
 def _consumer(store: Any, group: str) -> Iterator[Any]:
-    """A consumer that has joined; what fails at its end is nobody's."""
+    """A consumer that has joined; failures when it closes are ignored."""
     _check_open(store)
     with small_files(), accounts.one_number():
         one = consumer_of(store, group)
@@ -274,7 +274,7 @@ def _one_publication(path: Path, say: Say, seed: int) -> None:
 
 
 def _one_hand_in(path: Path, say: Say, seed: int) -> None:
-    """Nobody has the store: who hands in publishes."""
+    """The store has no owner: the process that hands in publishes."""
     rng = random.Random(f"hand-in {seed}")
     with contextlib.suppress(Unknown):
         with writing(path, say, rng) as writer:
@@ -308,7 +308,7 @@ SERVICE_PROGRAMS: dict[str, Program] = {
     "producers": producers,
 }
 
-# By name; each says `MARK` where it begins to be of interest.
+# By name; each reports `MARK` before its first interesting call.
 EACH_CALL: dict[str, Program] = {
     "a commit": _one_commit,
     "a compaction": _one_compaction,

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from logstore import Record, Store
 
-# What a store shows of a partition: start offset, end offset, records.
+# Visible state of a partition: start offset, end offset, records.
 Shown = tuple[int, int, list[Record]]
 # topic -> its partitions, in order
 View = dict[str, list[Shown]]
@@ -23,10 +23,10 @@ class Log:
 
     Attributes:
         records: all that was ever appended, by offset, without what was truncated.
-        coming: the last so many of them were not acknowledged at all.
+        coming: this number of the last records was not acknowledged at all.
         durable: below this offset all is acknowledged as durable.
         starts: possible start offsets.
-        ends: where a truncation that is not over may have ended it.
+        ends: possible end offsets after an unfinished truncation.
         is_cut: the power was cut, and the rest has not been read yet.
     """
 
@@ -87,7 +87,7 @@ class TopicPromise:
     Attributes:
         logs: its partitions.
         is_certain: False while it is being created or deleted: it may be there or not.
-        growing: so many more partitions may be there, all of them or none.
+        growing: number of further partitions that may be there, all of them or none.
     """
 
     logs: list[Log]

@@ -127,7 +127,7 @@ def config_of(rng: random.Random) -> TopicConfig | None:
             settings[name] = rng.choice(("none", "gzip", "snappy", "lz4", "zstd"))
         elif name == "message_timestamp_type":
             settings[name] = rng.choice(("CreateTime", "LogAppendTime"))
-    # Nothing is synced or deleted behind the case's back.
+    # Nothing is synced or deleted in the background.
     settings.update(flush_ms=1 << 62, retention_ms=-1, retention_bytes=-1)
     settings.setdefault("segment_ms", 1 << 62)
     try:
@@ -251,7 +251,7 @@ class _Case:
         return self.look(self.store)
 
     def compact(self) -> str:
-        """The last record of each key stays as it is; and all of the last segment."""
+        """The last record of each key stays, and all of the last segment."""
         name, _, config, rows, partition = self.some()
         self.what = f"compact {name!r} with {config}"
         if not config.compacts:
@@ -411,7 +411,7 @@ class _Case:
         return text
 
     def look_again(self) -> str:
-        """By a reader beside the writer, by verify, and by the next writer."""
+        """Check the store by a concurrent reader, by verify, and by the next writer."""
         try:
             with self.open(read_only=True) as store:
                 text = self.look_again_at(store)

@@ -37,17 +37,17 @@ UNIT = "power cuts and faults"
 COUNTS = {"commit": 500, "nightly": 10_000, "release": 20_000}
 
 _HERE = Path(__file__).resolve().parent
-# Of ten states, so many are power cuts after a run in which a sync failed, and so many
-# runs with a call that fails or kills.
+# Shares of ten states: power cuts after a run in which a sync failed, and runs with a
+# call that fails or kills.
 _FAILED_SYNCS, _FAULTS = 2, 1
-# And so many kills and power cuts at each call of short programs.
+# Share of kills and power cuts at each call of short programs.
 _EACH_CALL = 1
 _STATES_PER_RUN = 400
 _STATES_MIN = 30
 _FAULTS_PER_RUN = 40
 _MODELS = ("weak", "ext4")
 _NAMES = sorted({*PROGRAMS, *SERVICE_PROGRAMS})
-# What a call may plausibly say; 0 stands for SIGKILL.
+# Plausible errors of a call; 0 stands for SIGKILL.
 _ERRORS = (
     errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EMFILE, errno.EROFS,
     errno.EINTR, errno.ENOMEM,
@@ -284,8 +284,8 @@ def _states(
 def _each_call(
     child: _Child, model: str, program: str, seed: int, count: int
 ) -> tuple[int, list[str]]:
-    """Kills at each call behind the mark of a program, and power cuts behind each; if
-    there are more than `count`, so many of them."""
+    """Kills at each call after the mark of a program, and power cuts after each; a
+    sample of `count` if there are more."""
     rng = random.Random(seed)
     ended, trace, counts = child.run(program, seed)
     if ended != 0:
@@ -347,7 +347,7 @@ def _plan(rng: random.Random, calls: int) -> dict[str, int]:
     if kind == 3:
         return {"nth": nth, "error": errno.ENOSPC, "short": 1}
     error = rng.choice(_ERRORS)
-    # Who is interrupted for ever tries for ever: that is what Python promises.
+    # Python retries a call for ever that fails with EINTR for ever, as documented.
     goes_on = int(rng.random() < 0.4 and error != errno.EINTR)
     return {"nth": nth, "error": error, "goes_on": goes_on}
 

@@ -1,7 +1,7 @@
 """The process in which recorded programs run, with `recorder.c` preloaded.
 
 Reads tasks as lines of JSON, forks a child for each, and answers with how it ended.
-It has one thread, so that a fork is sound.
+It has one thread, so that a fork is safe.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class Tracer:
     """Does something at every n-th line, or instruction, of the library.
 
     Args:
-        act: what to do; where it is None, a signal becomes pending.
+        act: the action; without one, a signal becomes pending.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ def _gap(rng: random.Random, most: int) -> int:
 
 @contextlib.contextmanager
 def _tracing(inside: Inside, rng: random.Random) -> Iterator[None]:
-    """A call at every so many lines or instructions."""
+    """A call at every n-th line or instruction."""
     lines = rng.random() < 0.7
     gap = _gap(rng, 120 if lines else 900)
     sys.settrace(Tracer(gap, rng.randint(1, gap), inside.reenter, lines=lines))

@@ -82,7 +82,7 @@ def judge(
         # Before the call has returned, what was done before counts as well.
         since = window[1:]
         if where == "own" and not call.follows:
-            # What a read has begun with, its own process keeps.
+            # A read in the owner's process keeps the segments that it began with.
             in_call = bounds[1:]
             later = history[call.settled :]
             since = [*in_call, *[m for m in later if m.what != "delete head"]]
@@ -93,7 +93,7 @@ def judge(
             return found
         reasons = [_gap(m, firsts, got, None) for m in window]
     elif call.durable_only and is_reopened(history) and where != "own":
-        # What is durable was written down before, or has not been yet.
+        # The durable offset was recorded before, or is not yet recorded.
         reasons = [_gap(m, firsts, got, None) for m in window]
     elif call.follows:
         reasons = [_gap(window[-1], firsts, got, end) for end in ends]

@@ -3,11 +3,10 @@
 A reader goes through a partition in each of the ways that there are: in the writer's
 own store, in a read-only store, and in another process. In front of some of its system
 calls, and between two records, the log is cut and grows again (to the same sizes, or
-others), is deleted and made anew (now and then under the same inode numbers), loses its
-head, is compacted by a broker, or put back from a backup. What the reader is given is a
-part of one log as it was at some moment, without a gap, up to the end that it asked
-for; or an error with a name that what was done accounts for. Who looks again then sees
-all that is there now.
+others), is deleted and created again (now and then under the same inode numbers), loses
+its head, is compacted by a broker, or restored from a backup. The reader gets a part of
+one state of the log, without a gap, up to the end that it asked for; or a named error
+that the changes explain. A reader that looks again then sees the whole present log.
 """
 
 from __future__ import annotations
@@ -42,8 +41,8 @@ NAME = "replacements"
 UNIT = "replacements"
 COUNTS = {"commit": 1_500, "nightly": 50_000, "release": 150_000}
 
-# How long the reader waits for whoever replaces the log, where both are in one store:
-# it may hold what the other one needs.
+# How long the reader waits for the thread that replaces the log, if both are in one
+# store: it may hold a lock that the other one needs.
 _PATIENCE_S = 0.2
 Step = Callable[[], None]
 
@@ -326,7 +325,7 @@ class _Case:
         """(start, stop) of a read."""
         rng, now = self.rng, self.history[-1]
         begin = now.start
-        # Who only sees the files may take the end of a compacted log to come sooner.
+        # A reader that sees only the files may find a lower end of a compacted log.
         end = now.durable if self.options["durable_only"] else now.end_seen
         first = None if rng.random() < 0.4 else rng.randint(begin, max(begin, end))
         stop = None if rng.random() < 0.7 else rng.randint(begin, max(begin, end) + 2)
@@ -339,7 +338,7 @@ class _Case:
         stop: int | None,
         **more: bool,
     ) -> str:
-        """Make a call that gives runs of records, and look at what comes."""
+        """Make a call that returns runs of records, and check them."""
         begun = settled = len(self.history)
         got: list[tuple[int, bytes]] = []
         error: LogStoreError | None = None
@@ -436,7 +435,7 @@ def _fetch(case: _Case, partition: Any) -> str:
         except LogStoreError as error:
             case.errors += 1
             case.join(60.0)
-            # Nobody has told it of what was done between two calls.
+            # It is not notified of changes between two calls.
             return explained(error, case.history[1:], f"fetch at {offset}")
         case.join(60.0)
         got = [(r.offset, r.value) for r in chunk]
@@ -460,7 +459,7 @@ def _fetch(case: _Case, partition: Any) -> str:
     return f"no end: 400 chunks, at {offset}"
 
 
-# What tells how far the log goes: between two moments it went step by step.
+# Calls that show the end of the log, which grows in steps between two moments.
 _PASSING = ("end_offset", "segments", "offset_for_time")
 
 
@@ -482,7 +481,7 @@ def _one(
         case.join(60.0)
         window = case.history[begun - 1 :]
         if len(window) > 1 and name in _PASSING:
-            # It may have come upon the first part of what was written meanwhile.
+            # It may have seen the first part of records that were being written.
             case.step()
             continue
         if not any(right(moment, found) for moment in window):
@@ -523,7 +522,7 @@ def _time(case: _Case, partition: Any) -> str:
 def _end(case: _Case, partition: Any) -> str:
     def right(moment: Moment, found: Any) -> bool:
         if case.where == "broker" and moment.allows:
-            # A look may come upon the first part of what is being written.
+            # It may see the first part of records that are being written.
             return bool(found <= max(m.end for m in case.history))
         return moment.end_seen <= found <= moment.end
 

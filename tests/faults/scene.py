@@ -1,12 +1,12 @@
 """A store, every public call on it, and what must be in it after each.
 
-What `reentry`, `interrupts`, `forks` and `limits` have in common. A call is made as a
-`Plan`: what it does, and what its result means for what must be in the store. While it
-runs it is in flight, and others may be made inside of it; where it raises, the `Scene`
-decides what that means: nothing was done (an error with a name), or all or nothing, and
-nobody knows which (an exception from outside). `Scene.settle` looks what it was.
+Shared by `reentry`, `interrupts`, `forks` and `limits`. A call is made as a `Plan`: its
+action, and the meaning of its result for the required content of the store. While it
+runs it is in flight, and others may be made inside of it; if it raises, the `Scene`
+decides what that means: nothing was done (an error with a name), or all or nothing, yet
+unknown which (an exception from outside). `Scene.settle` finds out.
 
-Every value that is appended is another one, so whatever is read tells where it is from.
+Every appended value is unique, so each record that is read shows its origin.
 """
 
 from __future__ import annotations
@@ -128,8 +128,8 @@ class Scene(Appends, Changes, Reads, WholeStore, Groups, Compacted):
 
 
 def _has_ended(partition: Any) -> bool:
-    """Whether it takes no more appends: a call that was cut short may be finished by
-    the next opening, also where nobody has asked yet."""
+    """Whether it takes no more appends: the next opening may finish an interrupted
+    call, even if no append was refused yet."""
     seen = partition._log
     return not isinstance(seen, ReadOnlyLog) and bool(
         seen.health.failed

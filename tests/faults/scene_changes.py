@@ -82,7 +82,7 @@ class Changes(SceneState):
 
     def _plan_retention(self) -> Plan:
         log, partition = self.pick()
-        # What it may let go is what is asked for.
+        # The policy selects no more than it may delete.
         target = max(
             [s.base_offset for s in partition.segments[:2]] + [partition.start_offset]
         )

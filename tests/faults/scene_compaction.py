@@ -3,7 +3,7 @@
 No other calls touch this topic. The rules, whatever else happens around a call:
 
 - the last acknowledged record of a key is there, unless it is a tombstone;
-- what is there was appended, and is where it was said to be; offsets ascend;
+- each record was appended, and is at the offset that was returned; offsets ascend;
 - a key whose tombstone is gone has no record from before it.
 """
 
@@ -51,8 +51,8 @@ class Compacted(SceneState):
             delete_retention_ms=0,
         )
         self.store.create_topic(COMPACTION_TOPIC, config=config)
-        # What calls have said to be where; the rows of calls that may be there,
-        # somewhere; of those that are under way.
+        # Acknowledged rows by offset; rows that may be there, at an unknown offset;
+        # rows of calls under way.
         self._at: dict[int, Row] = {}
         self._loose_rows: list[Row] = []
         self._coming_rows: list[Row] = []
@@ -206,8 +206,7 @@ class Compacted(SceneState):
         return (key, None) in [*known, *self._loose_rows, *self._coming_rows]
 
     def _has_gone_on(self, key: bytes, offset: int) -> bool:
-        """Whether a record of a key may be behind that at an offset, or that is a
-        tombstone."""
+        """Whether a record of a key may be after an offset, or a tombstone at it."""
         known = [row for at, row in list(self._at.items()) if at > offset]
         rows = [*known, *self._loose_rows, *self._coming_rows]
         return any(row[0] == key for row in rows) or self._may_be_deleted(key, offset)

@@ -1,15 +1,15 @@
 """Plans of calls of consumers and producers, and what they promise.
 
 Two groups read a topic that a named producer fills: one commits offsets, the other
-publishes what it makes of the records, in transactions. No other calls touch these
-topics. The rules, of every record and whatever else happens around a call:
+publishes output records in transactions. No other calls touch these topics. The rules,
+for every record and whatever else happens around a call:
 
 - a consumer delivers the records of a partition one after the other, none twice and
-  none left out, from where its group has committed;
+  none left out, from the committed offset of its group;
 - a poll that raises has delivered nothing;
 - a commit that has returned counts, one that has raised without a name may; nothing
   else is committed, and no committed offset goes back;
-- what the transactions have made is there for each record below the committed offsets,
+- the output of the transactions is there for each record below the committed offsets,
   once, and for no other;
 - the records of the producer are there once, in the order of its sequences.
 """
@@ -43,12 +43,12 @@ GROUP_CALLS = (
 
 
 class _Group:
-    """A group, its consumer, and what it has done.
+    """A group, its consumer, and its progress.
 
     Attributes:
         consumer: None: no consumer now.
-        next: by partition, the offsets that the next record may have; none: wherever
-            the group has committed.
+        next: by partition, the offsets that the next record may have; none: the
+            committed offset of the group.
         committed: by partition, what may be committed.
         delivered: by partition, the end of the delivered records.
     """
@@ -107,8 +107,7 @@ class Groups(SceneState):
         self.store.create_topic(_OUT, config=config)
         self.groups = {name: _Group(name) for name in ("g", "x")}
         self._producer: Any = None
-        # Of each partition: the rows that a call has acknowledged; those that may
-        # follow.
+        # By partition: number of acknowledged rows, and of rows that may be there.
         self._rows: list[int] = [0] * _PARTITIONS
         self._rows_max: list[int] = [0] * _PARTITIONS
 
@@ -145,8 +144,8 @@ class Groups(SceneState):
 
         return Plan(
             f"{count} rows of a producer from {first} on to {number}", call, told,
-            # A call before it was cut short behind its records, or another has come
-            # first; they may be further back than what is known.
+            # An earlier call was interrupted after its records were appended, or
+            # another has come first; its last batches may not be remembered any more.
             expects=(
                 logstore.errors.OutOfOrderSequenceError,
                 logstore.errors.DuplicateSequenceError,
@@ -172,7 +171,7 @@ class Groups(SceneState):
 
     def _plan_for(self, group: _Group, plan: Plan) -> Plan:
         """The plan; from inside of a call on the same consumer, another one that looks
-        at it: half of a call is done then, and nobody knows which."""
+        at it: an unknown half of that call is done then."""
         if not self._is_in_call(group):
             plan.group = group.name
             # A call inside of the making of this plan may have closed its consumer.
@@ -223,7 +222,7 @@ class Groups(SceneState):
 
         def call() -> None:
             keys = consumer.assignment()
-            # Of one that has not read yet: where it begins.
+            # Before its first read: its possible start offsets.
             positions.update({k.partition: group.starts(k.partition) for k in keys})
             consumer.commit(durable=durable)
 
@@ -231,7 +230,7 @@ class Groups(SceneState):
 
         def told(_: object) -> None:
             for partition, offsets in positions.items():
-                # A position that was not known is that which was committed.
+                # If the position was not known, one of these offsets was committed.
                 is_sure = len(offsets) == 1
                 group.is_committed({partition: offsets}, is_sure=is_sure)
 

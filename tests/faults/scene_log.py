@@ -16,9 +16,9 @@ class Log:
 
     Attributes:
         values: of the records that must be there, by offset.
-        start: where the log begins; `starts`: where else it may, since a deletion was
-            interrupted.
-        cuts: offsets where an interrupted truncation may have cut it.
+        start: start offset of the log; `starts`: other possible ones, since a deletion
+            was interrupted.
+        cuts: offsets at which an interrupted truncation may have cut it.
         loose: plans whose records may be there, all of them or none.
         unsure: values that may be at an offset.
         begun: rises with each deletion and truncation, when it begins and ends.
@@ -81,7 +81,7 @@ class Log:
                 raise Broken(f"{where}: {got[:9]!r} at {offset}, not {value[:9]!r}")
         self._explain(found, known, is_ended, where)
         if is_ended and (self.cuts or self.starts):
-            # What was interrupted may be finished, or not, by the next opening.
+            # The next opening may or may not finish the interrupted call.
             return
         self.values, self.start, self.starts, self.cuts = there, start, set(), set()
         self.unsure = {}

@@ -57,12 +57,12 @@ class SceneState:
     """A store with topics of some formats, and the account of the calls on it.
 
     Attributes:
-        around: makes a call; whoever wants to disturb it puts another function here.
+        around: makes a call; replaced by a function that disturbs it.
         given: how arguments are given.
         may_have_happened: whether a call that raised this may have been done.
         has_closed: a call has closed the store, or tried to.
-        is_of_another: another program may have recreated all topics: what groups have
-            committed counts no more.
+        is_of_another: another program may have recreated all topics: committed
+            offsets of groups count no more.
     """
 
     def __init__(
@@ -224,7 +224,7 @@ class SceneState:
             log.values = {o: v for o, v in list(log.values.items()) if o < end}
             for other in log.loose:
                 other.cut_in.add(log.name)
-            # Who is under way may have come before or after it.
+            # A call under way may have come before or after it.
             for other in self.flying:
                 if other is plan:
                     continue
@@ -255,8 +255,8 @@ class SceneState:
     def _told_by_name(
         self, plan: Plan, log: Log, first: int, values: list[bytes]
     ) -> None:
-        """The same of a call that looks for the partition by its name: a call inside
-        of it may have recreated the topic, before it or behind it."""
+        """The same for a call that looks for the partition by its name: a call inside
+        of it may have recreated the topic, before or after the append."""
         self._told(plan, log, first, values)
         anew = self.logs.get((log.topic, log.number))
         if log.is_gone and anew is not None:

@@ -15,7 +15,7 @@ from logstore import LogStoreError
 
 
 class WholeStore(SceneState):
-    """Plans of calls on the store as a whole, and of those from outside of it."""
+    """Plans of calls on the store as a whole, and of calls from outside of it."""
 
     # Publishing.
 
@@ -151,8 +151,8 @@ class WholeStore(SceneState):
         return Plan("a store that is forgotten", call)
 
     def written_by_another(self) -> None:
-        """The next opening finds that another program was the last writer: what was
-        staged may be for topics that it has made anew."""
+        """The next opening finds that another program was the last writer: it may have
+        recreated the topics of staged records."""
         self._staged.clear()
         self.is_of_another = True
 

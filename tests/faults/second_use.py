@@ -1,8 +1,8 @@
 """Objects that are used once more: closed, finished, discarded, published, exhausted,
 deleted or left, and then asked again.
 
-Random programs over public calls keep what they were given, and use it later, whatever
-has become of it: stores and stages after their end, staged records that were published,
+Random programs over public calls keep each returned object, and use it later, in any
+state: stores and stages after their end, staged records that were published,
 chunks and batches in a second and a third pass, iterators after their last record,
 partitions of topics that were deleted and created again. Each call does what a model
 says, or raises an error with a name and changes nothing; at the end the log has each
@@ -59,7 +59,7 @@ def problem(key: str, notes: Counter[str]) -> str:
 
 
 class Machine(Readings, Stages):
-    """Calls by chance on what is kept, whatever has become of it."""
+    """Random calls on kept objects, whatever their state."""
 
     # -- how it goes
 
@@ -252,7 +252,7 @@ class Machine(Readings, Stages):
             self.again += 1
             if name == "truncate_to":
                 if offset < len(log.values):
-                    # What has begun to read may be told so: other methods look at that.
+                    # Open reads may get an error: other methods test that.
                     self.held["iterator"].clear()
                     self.held["arrow"].clear()
                 del log.values[offset:]

@@ -121,7 +121,7 @@ class Readings(MachineState):
                 more["ended"] = True
                 continue
             except Exception as error:
-                # pyarrow makes its own error of what comes through a stream.
+                # pyarrow replaces an error that is raised in a stream by its own.
                 is_named = "closed" in str(error) and not self.is_open(held)
                 self.check(is_named, f"read_arrow raises {type(error)}: {error}")
                 more["ended"] = True

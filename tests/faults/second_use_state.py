@@ -59,7 +59,7 @@ class Held:
 
 
 class MachineState:
-    """Stores and what is kept of them, with a model of what must be in them."""
+    """Stores and objects kept from them, with a model of their required content."""
 
     def __init__(self, path: Path, rng: random.Random) -> None:
         self.path = path

@@ -14,7 +14,7 @@ __all__ = ["SERVICE_SCENARIOS"]
 
 
 def _serving(seed: int) -> ServiceProgram:
-    """A store with records to be consumed, and nobody who has done that."""
+    """A store with records that are not consumed yet."""
     program = ServiceProgram(seed)
     program.open()
     for _ in range(2):

@@ -144,11 +144,11 @@ class ServicePromises(Promises):
 
     Attributes:
         offsets: of the group that commits.
-        positions: of the one that publishes them, by partition.
-        moving: those of the transaction that is under way or has failed, and the
+        positions: of the group that publishes them, by partition.
+        moving: positions of the transaction that is under way or has failed, and the
             offset of its first record in ``out``.
-        handed: the sequence that was published last for the one who hands in.
-        coming_hand: the one that is being published, and the offset of its first
+        handed: the sequence that was published last for the process that hands in.
+        coming_hand: the sequence that is being published, and the offset of its first
             record in ``out``.
         sequences: by partition of ``in``, of each offset of the producer's records.
         epoch: the newest one of the producer that was given out.

@@ -2,9 +2,9 @@
 transactions, resets, a named producer, and processes that hand in.
 
 `ServiceProgram` is a `Program` on two more topics: a named producer fills ``in``, and a
-group reads it and commits offsets; another one publishes what it makes of the records
-to ``out``, in transactions; others hand in to ``out``. `ServicePromises` says what must
-be found of that, beside the records.
+group reads it and commits offsets; another one publishes output records to ``out``, in
+transactions; others hand in to ``out``. `ServicePromises` holds the required state of
+these services, in addition to the records.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from support.values import (
 
 __all__ = ["SERVICE_STEPS", "ServiceProgram"]
 
-# How often each step is taken, besides those of a `Program` that are named here.
+# How often each step is taken, including the steps of a `Program` named here.
 SERVICE_STEPS = {
     "produce": 6, "produce_again": 2, "take_over": 1, "poll": 4, "commit": 6,
     "commit_durable": 5, "leave": 2, "beside": 2, "transaction": 5, "reset": 2,
@@ -59,8 +59,8 @@ SERVICE_STEPS = {
 
 
 class NoThread:
-    """In the place of the thread of an owner that publishes for others, and of what it
-    waits for: requests are served when a program says so."""
+    """Replaces the thread of an owner that publishes for others, and its wakeups:
+    requests are served when a program says so."""
 
     is_reporting = False
 
@@ -75,7 +75,7 @@ class NoThread:
         """No changes are reported."""
 
     def wake(self) -> None:
-        """There is nobody."""
+        """Do nothing: there is no thread."""
 
     stop = abandon = start = wake
 
@@ -87,7 +87,7 @@ class ServiceProgram(Program):
     """A `Program` with services.
 
     Attributes:
-        consumers: by group, those that are open.
+        consumers: the open ones, by group.
     """
 
     promises: ServicePromises
@@ -285,10 +285,10 @@ class ServiceProgram(Program):
                     self._commit(offsets, lambda: one.commit(durable=durable), durable)
 
     def do_reset(self) -> None:
-        """To any offset; nobody is a member."""
+        """Reset to any offset; the group has no member."""
         self.leave_all()
         ends = [partition.end_offset for partition in self.store.topic(IN)]
-        # Not beyond what is durable: a power cut would leave it behind the end.
+        # Not beyond the durable offset: a power cut would leave it beyond the end.
         least = min(partition.durable_offset for partition in self.store.topic(IN))
         self._reset(self.disk.process(), self.rng.randint(0, least), ends)
 
@@ -310,7 +310,7 @@ class ServiceProgram(Program):
                 durable=True,
             )
 
-    # ------------------------------------------------------------ what goes on
+    # ------------------------------------------------------------ reopening
 
     def reopened(self, store: Store) -> str:
         super().reopened(store)
@@ -318,8 +318,8 @@ class ServiceProgram(Program):
         return self.goes_on()
 
     def goes_on(self) -> str:
-        """After calls that have failed: the services of the open store work, and have
-        what was promised."""
+        """Check after failed calls that the services of the open store work, and have
+        their promised state."""
         for group in list(self.consumers):
             one = self.consumers.pop(group)
             if self.rng.random() < 0.5:
@@ -413,7 +413,7 @@ class ServiceProgram(Program):
                     other.discard_staged(identity=HANDS_IN, before=sequence + 1)
                     raise
                 self.promises.handed, self.promises.coming_hand = sequence, None
-                # What is asked for again, and served again, is not there twice.
+                # A repeated request that is served again is not published twice.
                 assert file.put(content) is not None
                 self._serve()
                 assert partition.end_offset == len(log.records), "published twice"

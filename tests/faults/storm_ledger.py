@@ -109,7 +109,7 @@ class Ledger:
         yield cut
         cut.ended = next(self._clock)
 
-    # ------------------------------------------------------------ while it goes on
+    # ------------------------------------------------------------ while it runs
 
     def check_durable(self, append: Append, partition: logstore.Partition) -> None:
         """A durable append has returned, and the durable offset is below it."""

@@ -1,8 +1,8 @@
 """Storms: threads, rolls, syncs, real timers and asynchronous exceptions on one store.
 
 Some threads append, durably or not, one record and many, from lists and from Arrow;
-beside that they sync, roll, read, compact, cut the tail or the head, and change the
-settings. The main thread does the same under a real timer whose handler raises; in the
+they also sync, roll, read, compact, cut the tail or the head, and change the settings.
+The main thread does the same under a real timer whose handler raises; in the
 other threads an exception is raised from outside at any instruction. In the end the
 main thread closes the store, interrupted as well, and closes it again.
 
@@ -45,9 +45,9 @@ _LIVES: Final = 2
 _CALLS: Final = 60  # of each thread, in each life
 _WORTH: Final = 400
 _NEVER: Final = 1 << 60
-# What an opening may have found: nothing of that is damage.
+# Allowed findings of an opening, none of which is damage.
 _HARMLESS: Final = ("index-rebuilt", "leftovers-removed", "swap-finished", "torn-tail")
-# Arrow has threads of its own, and is not instrumented: not under the thread sanitizer.
+# Arrow has its own threads, and is not instrumented: not under the thread sanitizer.
 _WITH_ARROW: Final = os.environ.get("LOGSTORE_STORMS_ARROW", "1") == "1"
 
 if _WITH_ARROW:
@@ -87,7 +87,7 @@ class _Actor:
     """A thread that calls; it counts, and keeps what went wrong.
 
     Attributes:
-        gate: held by whoever raises in it, and while it begins or ends a call.
+        gate: held by the thread that raises in it, and while it begins or ends a call.
         is_armed: an exception may be raised in it now.
         is_shot: one was, in this call.
     """
@@ -266,7 +266,7 @@ class _Storm:
             except LogStoreError as error:
                 self.notes[type(error).__name__] += 1
         main.done += 1
-        # What a call could not undo, `close` says as well.
+        # `close` also raises the error of a call that could not be undone.
         with contextlib.suppress(logstore.StorageError):
             store.close()
 

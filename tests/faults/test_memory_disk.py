@@ -89,7 +89,7 @@ class _Side:
 
 @given(st.lists(operations, max_size=40))
 def test_same_calls_give_the_same_as_on_a_real_disk(steps: list[tuple]) -> None:
-    """Results, errors, names and contents are those of the system, step by step."""
+    """Results, errors, names and contents are the same as the system's at each step."""
     with tempfile.TemporaryDirectory() as folder:
         real = _Side(Files(), f"{folder}/x")
         disk = MemoryDisk()
@@ -200,7 +200,7 @@ def test_lock_is_of_a_process_until_it_dies() -> None:
 
 
 def test_nth_call_fails_and_nothing_else() -> None:
-    """Counted from where it was asked for, on files of the name."""
+    """Calls are counted from the request on, on files of the name."""
     disk = disk_of([("s/a.log", b"a"), ("s/b.log", b"b")])
     root = Directory.open_root(disk, "/s")
     disk.fail("read", errno.ENOMEM, nth=2, times=1, name="a.log")
@@ -294,7 +294,7 @@ def _toy_problems(bug: str) -> set[str]:
     ["no sync", "no directory sync", "rename before sync", "sync again"],
 )
 def test_classic_bugs_of_a_toy_are_caught(bug: str) -> None:
-    """And so they would be in what is not a toy."""
+    """They would be caught in a real store as well."""
     assert _toy_problems(bug)
 
 
@@ -322,7 +322,7 @@ def test_killed_process_can_do_nothing_more() -> None:
 
 @pytest.mark.parametrize("size", [0, 3])
 def test_ext4_what_was_written_past_a_durable_cut_never_comes(size: int) -> None:
-    """A sync of any file saves the size of every other; the bytes behind it, not
+    """A sync of any file saves the size of every other; the bytes beyond it, not
     written yet, are no longer there to be written."""
     disk = MemoryDisk(model="ext4")
     disk.make_root("/s")

@@ -13,7 +13,7 @@ NAMES = [method.NAME for method in METHODS]
 
 
 def test_file_and_its_rooms_have_the_methods_of_its_bugs() -> None:
-    """By any of its names; a room has those of all its files."""
+    """A file is found by any of its names; a room has the methods of all its files."""
     file = "log/write/active_segment.py"
     found = methods_for(file)
     assert "disk_states" in found

@@ -120,7 +120,7 @@ def _strikes(call: object, lock: object) -> int:
 
 def test_interrupts_strike_only_where_signals_are_handled() -> None:
     """A lock of the interpreter is entered and left in one step; a Condition is not."""
-    # The code of tests is not interrupted: this is none of theirs.
+    # The code of tests is not interrupted, so this code has another file name.
     scope: dict[str, object] = {"lock": threading.Lock()}
     scope["condition"] = threading.Condition(scope["lock"])  # type: ignore[arg-type]
     code = "def {0}():\n with {0}_:\n  len('')\n"
@@ -161,7 +161,7 @@ def test_log_knows_what_may_be_there() -> None:
 def test_scene_knows_that_no_record_goes_to_a_topic_made_anew(
     tmp_path: Path, fails: bool
 ) -> None:
-    """Topic.append looks for its partition behind the partitioner's call: that topic is
+    """Topic.append looks for its partition after the partitioner's call: the topic is
     another one by then."""
 
     def anew(plan: Plan) -> object:

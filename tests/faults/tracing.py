@@ -36,7 +36,7 @@ _SIGNAL: Final = _Signal(PENDING)
 
 
 def is_of_library(frame: FrameType | None) -> bool:
-    """Whether a frame is of the library, or of what that uses: not of the tests."""
+    """Whether a frame is of the library, or of code that it calls: not of the tests."""
     return frame is not None and not frame.f_code.co_filename.startswith(_TESTS)
 
 
@@ -89,7 +89,7 @@ def _is_fork_waiting(frame: FrameType | None) -> bool:
 
 class AtLine:
     """A trace function that does something at the n-th line of the library, or the
-    first one behind it where a fork may be.
+    first one after it at which a fork is allowed.
 
     Attributes:
         seen: lines, as far as it came.

@@ -1,7 +1,7 @@
 """Cases that may hang or kill their process: each in a separate child, watched.
 
-A case announces its next step (`Watch.say`). Where it says nothing for too long it
-hangs: that is a failure, which tells what was said last, and which thread waits where.
+A case announces its next step (`Watch.say`). A case that says nothing for too long
+hangs: that is a failure, with its last announcement, and a traceback of each thread.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = ["Broken", "Said", "Watch", "Work", "run_cases", "scratch", "told", "w
 
 # A case that says nothing for so long hangs. A machine that is busy takes its time.
 QUIET_S = 12.0
-# Time that it waits for a processor does not count, up to so many times as long.
+# Time that it waits for a processor does not count, up to this multiple.
 _BUSY = 10
 # The seeds of one run: far enough apart that the runs of other days have others.
 _STEP = 1_000_000_007
@@ -93,7 +93,7 @@ class Watch:
         self._shared[8:16] = count.to_bytes(8, "little")
 
     def last(self) -> tuple[int, str]:
-        """(how often something was said, what it was)."""
+        """(number of announcements, the last one)."""
         data = self._shared[:]
         text = data[24:].partition(b"\0")[0].decode(errors="replace")
         return int.from_bytes(data[:8], "little"), text
@@ -150,12 +150,12 @@ def run_cases(work: Work, count: int, seed: int, tally: Tally, *, each: int) -> 
 
 def _begin() -> None:
     logging.disable(logging.CRITICAL)
-    # What is imported already need not be imported by each case.
+    # Modules imported here need not be imported by each case.
     with contextlib.suppress(ImportError):
         import pyarrow
 
-        # The first array has it import pandas, if there is one, under a lock of its own
-        # on which a signal handler that makes an array would wait for its own thread.
+        # The first array makes it import pandas, if installed, under its own lock, on
+        # which a signal handler that makes an array would wait for its own thread.
         pyarrow.array([b""], "binary")
     gc.freeze()
 
@@ -205,10 +205,10 @@ def _child(work: Work, seed: int, own: Path, seen: Watch, writing: int) -> None:
     except Broken as error:
         text = str(error)
     except BaseException as error:
-        # Not the library's: nobody expects it. Where it came from is what helps.
+        # Not an error of the library, so unexpected: its traceback helps.
         text = f"unexpected {told(error)}"
     try:
-        # What was done before it, for who looks into a failure.
+        # The steps before a failure, to explain it.
         before = _before(list(seen.said), text) if text else []
         answer = text[:1800], dict(seen.notes), before
         os.write(writing, json.dumps(answer).encode())

@@ -75,7 +75,7 @@ def _config(rng: random.Random) -> TopicConfig:
 
 
 class Program:
-    """A store, what happens to it, and what it has promised.
+    """A store, the calls and crashes of a program on it, and its promises.
 
     Attributes:
         disk: as the present process sees it.
@@ -274,7 +274,7 @@ class Program:
     def _append_failed(
         self, log: Log, partition: Partition, error: LogStoreError
     ) -> None:
-        """All or nothing is in; nobody knows only where the undoing failed as well."""
+        """All or nothing is in; in doubt only if the undoing failed as well."""
         end, count = partition.end_offset, log.coming
         if count and end == len(log.records):
             assert isinstance(error, SyncFailedError), "it is in, and said to be not"
@@ -422,7 +422,7 @@ class Program:
         sequence: int,
         error: LogStoreError,
     ) -> None:
-        """Nothing is in; nobody knows only where the writers have ended."""
+        """Nothing is in; in doubt only if the writers have ended."""
         for log, partition in picked:
             end = partition.end_offset
             if end == len(log.records):
