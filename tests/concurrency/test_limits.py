@@ -103,8 +103,8 @@ def test_file_size_limit_at_a_state_file_loses_nothing(tmp_path: Path) -> None:
 
 
 def test_too_few_descriptors_at_any_point_is_a_named_error(tmp_path: Path) -> None:
-    """Each number of descriptors, from none to enough, for a whole life of a store: the
-    system's refusal has its name, nothing leaks, no record is lost or altered."""
+    """Each number of descriptors, from none to enough, for a whole life of a store: a
+    failed call raises a named error, nothing leaks, no record is lost or altered."""
     write_store(tmp_path, 60, segment_bytes=500)
     code = """
     config = logstore.StoreConfig(max_open_files=8)
@@ -185,8 +185,8 @@ def test_message_of_too_few_descriptors_says_so(tmp_path: Path) -> None:
 def test_descriptors_of_many_partitions_are_what_the_documentation_says(
     tmp_path: Path, read_only: bool
 ) -> None:
-    """Reading and appending hold `max_open_files` at the most, whatever the number of
-    partitions; the store has two, or six if it is open for writing."""
+    """Reading and appending hold at most `max_open_files`, whatever the number of
+    partitions; the store itself holds two, or six if it is open for writing."""
     partitions, limit = 60, 8
     code = f"""
     config = logstore.StoreConfig(max_open_files={limit})

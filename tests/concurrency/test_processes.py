@@ -85,7 +85,8 @@ def open_and_close(path: Path) -> str:
 
 
 def test_second_writer_in_another_process_is_told_the_holder(tmp_path: Path) -> None:
-    """StoreLockedError at once, with the pid of the holder; readers come in."""
+    """It gets StoreLockedError at once, with the pid of the holder; readers can open
+    the store."""
     with logstore.open(tmp_path) as store:
         fill(new_partition(store), 5)
         assert in_child(open_and_close, tmp_path) == ("StoreLockedError", os.getpid())
@@ -94,7 +95,7 @@ def test_second_writer_in_another_process_is_told_the_holder(tmp_path: Path) -> 
 
 
 def test_lock_is_free_when_its_holder_was_killed(tmp_path: Path) -> None:
-    """The lock dies with the process, whatever is in the file."""
+    """The lock is released with the process, whatever the lock file contains."""
     code = """
 store = logstore.open(path)
 fill(new_partition(store), 20, call=1)
@@ -132,8 +133,8 @@ def test_second_lock_keeps_writers_out_where_the_first_was_dropped(
     tmp_path: Path,
 ) -> None:
     """The system drops Kafka's lock when this process closes the file once more, as a
-    copy of the directory does. The other one stays, and the next sync takes Kafka's
-    again, so that a broker is kept out, too."""
+    copy of the directory does. The second lock stays, and the next sync takes Kafka's
+    lock again, which keeps a broker out, too."""
     path = tmp_path / "data"
     with logstore.open(path) as store:
         partition = new_partition(store)

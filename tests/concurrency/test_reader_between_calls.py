@@ -75,7 +75,7 @@ class _Writer:
         self.partition.delete_before(self.partition.end_offset)
 
     def publish(self) -> None:
-        """Twelve records at once, in two calls."""
+        """Publish records that were staged in two calls."""
         partition = self.partition
         assert self.store is not None
         first = partition.end_offset
@@ -92,7 +92,7 @@ class _Writer:
             self.store.publish([stage.finish()])
 
     def truncate(self) -> None:
-        """The last batch goes; others of other sizes come."""
+        """Truncate the last batch, and append batches of other sizes."""
         self.partition.truncate_to(self.partition.end_offset - 2)
         fill(self.partition, 3, call=1)
 
@@ -147,9 +147,9 @@ DOING: dict[str, Callable[[_Writer], None]] = {
 
 @contextlib.contextmanager
 def _between(files: FaultyFiles, nth: int, do: Callable[[], None]) -> Iterator[None]:
-    """Do something right before the n-th call from now on that sees what is there.
+    """Run `do` right before the n-th call from now on that reads the store's state.
 
-    Opening a directory does not: no writer here makes or deletes one that is open.
+    Opening a directory does not count: no writer here makes or deletes an open one.
     """
     left = nth
 
@@ -168,7 +168,7 @@ def _between(files: FaultyFiles, nth: int, do: Callable[[], None]) -> Iterator[N
 
 
 def _check(reading: logstore.Partition, magic: int, written: int) -> None:
-    """All that it reads is right, and nothing is missing."""
+    """Check that all records are right, and that none is missing."""
     start = reading.start_offset
     with contextlib.suppress(OffsetOutOfRangeError):
         got = list(reading.read(start))
@@ -245,7 +245,7 @@ class _Stopping(FaultyFiles):
         self._writes = 0
 
     def begin(self) -> None:
-        """From now on."""
+        """Count calls from now on."""
         self.before = self._count
 
     def _count(self, method: str, name: str) -> None:
@@ -295,7 +295,7 @@ class _Append:
         return step
 
     def end(self) -> None:
-        """Let it come to its end, if it has begun."""
+        """Let the append finish, if it has begun."""
         self.files.go_on.set()
         if self._thread.ident is not None:
             self._thread.join(30)
@@ -320,7 +320,8 @@ def test_reader_sees_no_part_of_an_append_that_comes_between_its_calls(
     fails: bool,
     opens: bool,
 ) -> None:
-    """One of several segments, or of several writes to one: all of it, or nothing."""
+    """An append to several segments, or in several writes to one: the reader sees all
+    of it, or nothing."""
     stop_syncs(monkeypatch)
     steps = Steps(3)
     for nth in steps:

@@ -78,7 +78,7 @@ def test_appends_of_many_threads_are_all_there_once(tmp_path: Path, magic: int) 
 def test_readers_beside_a_writer_see_a_growing_prefix(
     tmp_path: Path, magic: int
 ) -> None:
-    """Every read is the log up to some point at or past what was there at its begin."""
+    """Every read returns the log up to its end at the begin of the read, or further."""
     count = 400
     with logstore.open(tmp_path) as store:
         partition = new_partition(store, magic, segment_bytes=3000, flush_messages=40)
@@ -108,8 +108,8 @@ def test_readers_beside_a_writer_see_a_growing_prefix(
 
 
 def test_readers_beside_deletion_finish_or_are_told(tmp_path: Path) -> None:
-    """A read that has begun delivers all to the end; one that comes too late gets the
-    new start."""
+    """A read that has begun delivers all records to the end; one that begins too late
+    gets the new start."""
     with logstore.open(tmp_path) as store:
         partition = new_partition(store, segment_bytes=1000, file_delete_delay_ms=0)
         fill(partition, 200)
@@ -384,7 +384,7 @@ def test_collector_that_comes_while_a_file_is_opened_does_not_lock_up(
             target=lambda: got.extend(partition.read()), daemon=True
         )
         reader.start()
-        reader.join(120)  # each collection looks at all that other tests have left
+        reader.join(120)  # each collection examines all objects left by other tests
         assert not reader.is_alive()
         assert got == expected(1, 0, 40)
         assert len(known) > 3

@@ -26,7 +26,7 @@ def damaged_store(path: Path, magic: int, codec: str) -> Path:
 
 
 def outcome(path: Path, magic: int) -> str:
-    """ "same" or "loud"; anything else fails the test that asked."""
+    """Result of a read: "same" or "loud"; anything else fails the test."""
     found: list[logstore.Record] = []
     want = expected(magic, 0, COUNT)
     try:
@@ -81,7 +81,7 @@ def test_log_cut_anywhere_is_loud(tmp_path: Path, magic: int, codec: str) -> Non
 
 @every_format
 def test_zeroed_block_is_loud(tmp_path: Path, magic: int, codec: str) -> None:
-    """Zeros are what a lost write leaves; they are never records nor an end."""
+    """A lost write leaves zeros; they are neither records nor an end."""
     for log in logs_in(damaged_store(tmp_path, magic, codec)):
         data = log.read_bytes()
         for frame in frames(log):
@@ -125,7 +125,7 @@ def test_batches_swapped_repeated_or_lost_are_loud(
 def test_segment_copied_over_another_is_loud(
     tmp_path: Path, magic: int, codec: str
 ) -> None:
-    """A name that is not the first batch's offset."""
+    """The name of the segment is not the offset of its first batch."""
     logs = logs_in(damaged_store(tmp_path, magic, codec))
     assert len(logs) > 2
     for one, two in [(0, 1), (1, 0), (1, 2), (-1, 0), (0, -1)]:
@@ -140,7 +140,7 @@ def test_flipped_bit_of_an_index_changes_nothing(
     tmp_path: Path, magic: int, codec: str
 ) -> None:
     """Indexes are hints: with any bit of them flipped, reads from any offset and time
-    lookups give what they gave."""
+    lookups return the same records."""
     directory = damaged_store(tmp_path, magic, codec)
     rng = random.Random(magic)
     records = expected(magic, 0, COUNT)
@@ -192,7 +192,7 @@ def test_flipped_bit_of_a_state_file_costs_no_record(
                 assert list(records) == []
                 assert partition.append(b"x", timestamp_ms=1) == COUNT
             except logstore.CorruptionError:
-                # A recovery point that the log does not bear out.
+                # The recovery point is beyond the end of the log.
                 assert name == points
         for file in (tmp_path / "from").rglob("*"):
             if file.is_file() and file not in sound:

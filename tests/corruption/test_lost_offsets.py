@@ -34,8 +34,8 @@ class Log(NamedTuple):
 
 
 def log_of(path: Path, magic: int, codec: str, *, has_gaps: bool) -> Log:
-    """A log in one segment; or the first one is compacted, without record 0 and others
-    that a later segment has again."""
+    """A log in one segment; or in two, the first one compacted, without record 0 and
+    without keys that the second segment has again."""
     config = logstore.TopicConfig(
         message_format=magic,
         compression_type=codec,
@@ -87,7 +87,7 @@ def other_offset(number: int, offset: int):
 
 
 def in_place_of(number: int, other: int):
-    """A block of the disk has the batch of another one."""
+    """A block of the disk has the batch that belongs to another block."""
 
     def change(parts: dict[int, bytes]) -> None:
         parts[number] = parts[other]
@@ -96,7 +96,7 @@ def in_place_of(number: int, other: int):
 
 
 def swapped(*numbers: int):
-    """Batches have changed places in a circle."""
+    """Batches are rotated: each has the place of another one."""
 
     def change(parts: dict[int, bytes]) -> None:
         before = [parts[number] for number in numbers]
@@ -169,7 +169,7 @@ def test_what_is_lost_is_told_and_all_else_is_read(damaged: Log) -> None:
     assert found.items() <= damaged.values.items()
     assert damaged.values.keys() - found.keys() == damaged.values.keys() & lost
     assert caught.value.offset == told[0].first
-    # An error says where the log ends if nothing that is intact follows.
+    # If no intact batch follows, the error gives the end of the log.
     assert caught.value.next_offset == (told[0].next_offset or VALUES)
     named: set[int] = set()
     for problem in logstore.verify(damaged.path, deep=True).problems:

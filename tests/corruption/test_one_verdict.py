@@ -1,6 +1,6 @@
-"""Whether a directory is damaged has one answer: of `verify`, the report, the hand-over
-in both directions, a dry run of `repair`, `doctor`, opening and every way of reading,
-however often they are asked, also after the store was closed or killed meanwhile.
+"""All judges of a directory agree on whether it is damaged: `verify`, the report, the
+hand-over in both directions, a dry run of `repair`, `doctor`, opening and every way of
+reading, however often they run, also after the store was closed or killed meanwhile.
 
 A reader that skips damage leaves out the offsets that `verify` reports as lost.
 """
@@ -199,7 +199,7 @@ def consumed(partition: logstore.Partition, policy: Policy) -> Iterator[int]:
 
 
 def got(partition: logstore.Partition, policy: Policy) -> Iterator[int]:
-    """Each record by its offset: `get` raises what it cannot read."""
+    """Offsets that `get` finds, one call for each."""
     for offset in range(partition.start_offset, partition.end_offset):
         try:
             yield partition.get(offset).offset
@@ -210,7 +210,7 @@ def got(partition: logstore.Partition, policy: Policy) -> Iterator[int]:
                 raise
 
 
-# How else a log is read than by `read`.
+# Ways of reading a log other than `read`.
 WAYS: dict[str, Way] = {
     "batches": lambda p, c: (
         r.offset for b in p.read_batches(on_corruption=c) for r in b
@@ -247,7 +247,7 @@ def read(
 
 
 def twice(ask: Callable[[], Any]) -> Any:
-    """The answer to a question, which is the same the second time."""
+    """The result of a call, which must be the same the second time."""
     answer = ask()
     assert ask() == answer
     return answer
@@ -285,7 +285,7 @@ def answers_of(path: Path) -> Answers:
         assert would.remaining == verified.problems
         actions = {action.label for action in would.actions}
         assert actions or not inside
-        # To skip what is missing changes no byte of the log.
+        # Mode skip changes no byte of the log if batches are merely missing.
         is_done = actions if mode == "skip" else actions - BESIDE
         assert is_done or "left-alone" in actions or not is_damaged
         assert not actions - {"put-aside"} or inside or verified.notes
@@ -338,7 +338,7 @@ def _damage_of(path: Path, facts: dict[str, Any]) -> set[str]:
 def check_first(
     answers: Answers, damage: Damage, offsets: list[int], *, has_gaps: bool
 ) -> None:
-    """Damage is named by the first of the log's offsets that a reader does not get."""
+    """Check that damage names the log's first offset that a reader does not get."""
     got, error = answers.read
     firsts = [p.first_offset for p in answers.damage if p.first_offset is not None]
     if not firsts or not error:
@@ -409,7 +409,8 @@ def check_way(path: Path, name: str, answers: Answers, offsets: list[int]) -> No
 
 
 def opened(path: Path, killed: Path) -> str:
-    """Open for writing, append; the name of the error, and a copy as of a kill."""
+    """Open for writing, append and copy to `killed` as a kill leaves it; the name of
+    the error."""
     with open_store(path, _files=Unsynced()) as store:
         try:
             store.topic("orders")[0].append(b"more", key=b"key")
@@ -436,7 +437,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_judges_do_not_contradict_each_other(
     tmp_path: Path, base: Path, magic: int, codec: str, ending: str, place: str
 ) -> None:
-    """Nor one of them itself, after the store was opened and closed, or killed."""
+    """No judge contradicts itself after the store was opened and closed, or killed."""
     tree = tree_of(base, magic, codec, ending)
     offsets, error = read(put(tree, tmp_path / "intact"))
     assert not error
@@ -500,7 +501,7 @@ def test_what_is_not_understood_is_a_problem_for_all_and_is_not_cut(
 
 
 def test_start_beyond_the_end_is_damage_for_all(tmp_path: Path) -> None:
-    """None of the records of the log is read: a broker deletes them."""
+    """No record of the log is read: a broker deletes all of them."""
     store = tmp_path / "store"
     write(store, 2, "none", "broker")
     (store / "log-start-offset-checkpoint").write_text("0\n1\norders 0 1000\n")
@@ -514,7 +515,7 @@ def test_start_beyond_the_end_is_damage_for_all(tmp_path: Path) -> None:
 
 
 def test_partition_that_is_gone_is_damage_for_all(tmp_path: Path) -> None:
-    """Its directory is missing, and the list of topics has it."""
+    """The list of topics has a partition whose directory is missing."""
     store = tmp_path / "store"
     write(store, 2, "none", "closed")
     shutil.rmtree(store / "orders-0")

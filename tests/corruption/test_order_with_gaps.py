@@ -184,8 +184,8 @@ def damaged(compacted, request):
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 @pytest.mark.parametrize("damaged", DAMAGES, indirect=True)
 def test_wrong_offset_in_a_log_with_gaps_is_an_error(damaged, way, request):
-    """It names the first record that is not delivered, and the next one that would be.
-    No record has the offset of another one."""
+    """The error names the first record that is not delivered, and the next deliverable
+    one. No record is delivered under the offset of another one."""
     lost = LOST.get(request.node.callspec.params["damaged"], (51, 52))
     offsets, error = delivered_by(way, damaged)
     assert offsets == list(range(1, 51))
@@ -225,13 +225,13 @@ def test_get_of_what_a_wrong_offset_hides_is_an_error(damaged):
 
 @pytest.mark.parametrize("damaged", [flipped], indirect=True)
 def test_get_of_a_wrong_offset_in_a_log_with_gaps_is_an_error(damaged):
-    """Neither is the record said to be removed by compaction, nor is it given in place
-    of the one whose offset it has now. Others are found."""
+    """The record is neither reported as removed by compaction, nor returned for the
+    offset that it has now. Others are found."""
     with logstore.open(damaged, read_only=True) as store:
         partition = store.topic("c")[0]
         with pytest.raises(logstore.CorruptRecordError):
             partition.get(51)
-        with contextlib.suppress(logstore.CorruptRecordError):  # by way of the damage
+        with contextlib.suppress(logstore.CorruptRecordError):  # the search meets it
             assert partition.get(115).value == b"value 115"
         for offset in (1, 50, 116, VALUES - 1):
             assert partition.get(offset).value == b"value %03d" % offset
@@ -239,7 +239,7 @@ def test_get_of_a_wrong_offset_in_a_log_with_gaps_is_an_error(damaged):
 
 @pytest.mark.parametrize("damaged", [flipped], indirect=True)
 def test_time_of_a_wrong_offset_in_a_log_with_gaps_is_an_error(damaged):
-    """A read from the offset that is found would not see the records in between."""
+    """A read from the offset found would miss the records in between."""
     with logstore.open(damaged, read_only=True) as store:
         partition = store.topic("c")[0]
         if partition.get(1).timestamp_ms != T + 1:
@@ -266,8 +266,8 @@ def test_wrong_offset_behind_the_stop_does_not_concern_a_read(compacted, way):
 
 @pytest.mark.parametrize("damaged", [flipped], indirect=True)
 def test_consumer_behind_a_wrong_offset_raises_until_it_seeks(damaged):
-    """The records that the offset hides lie below the position: a later poll does not
-    pass over them in silence."""
+    """The records hidden by the offset are below the position: a later poll does not
+    skip them silently."""
     options = {"group": "h", "topics": ["c"], "reset": "earliest"}
     with logstore.Consumer(damaged, **options) as consumer:
         with pytest.raises(logstore.CorruptRecordError):

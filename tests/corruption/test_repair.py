@@ -469,7 +469,7 @@ def test_repair_interrupted_at_any_call_is_finished_by_the_next(
     rng = random.Random(f"{case.__name__}/{mode}/{method}")
     nth = 0
     while True:
-        # Calls that there are many of are sampled.
+        # Frequent calls are sampled.
         nth += 1 if nth < 12 else rng.randrange(1, 12)
         store = tmp_path / "store"
         shutil.copytree(sound, store)
@@ -483,7 +483,7 @@ def test_repair_interrupted_at_any_call_is_finished_by_the_next(
             failed = False
         if nth > files.counts[method]:
             break
-        # Whatever failed, opening loses nothing that a repair would have kept.
+        # Whichever call failed, an opening loses nothing that a repair would have kept.
         if failed:
             with open_store(store, _files=Unsynced()) as found:
                 found.topic("orders")
@@ -508,11 +508,11 @@ def test_repair_interrupted_at_any_call_is_finished_by_the_next(
 def damage_several(
     partition: Path, batches: list[Batch], rng: random.Random
 ) -> tuple[set[Batch], set[int], list[int]]:
-    """Two to four damages: (batches that were hit, offsets of those whose own offset
-    was, where mode cut must end at the latest)."""
+    """Two to four damages: (damaged batches, offsets of batches with a damaged offset,
+    upper bounds of the end in mode cut)."""
     hurt: set[Batch] = set()
     moved: set[int] = set()
-    ends = [COUNT]  # where cut must end at the latest
+    ends = [COUNT]  # upper bounds of the end in mode cut
     for _ in range(rng.randrange(2, 5)):
         log = rng.choice(logs_in(partition))
         size = log.stat().st_size
@@ -552,9 +552,9 @@ def damage_several(
 def test_repair_of_several_damages_at_random(
     sound: Path, tmp_path: Path, seed: int, mode: str
 ) -> None:
-    """Two to four of them: whatever no damage has touched stays in mode skip, what is
-    read is what was written, and nothing is out of the store's and quarantine's
-    reach."""
+    """Two to four of them: each batch that no damage has touched stays in mode skip,
+    each record is read as it was written, and every byte is still in the store or its
+    quarantine."""
     rng = random.Random(f"{sound.parent.name}/{seed}")
     store = tmp_path / "store"
     shutil.copytree(sound, store)

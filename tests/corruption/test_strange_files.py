@@ -1,5 +1,5 @@
-"""Strange things in a store: what is no regular file is never opened blindly, nothing
-hangs, nothing outside the store is touched."""
+"""Strange things in a store: a special file is never opened blindly, nothing hangs,
+nothing outside the store is touched."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_stray_thing_in_a_partition_is_ignored(
 def test_thing_in_place_of_a_state_file_leads_nowhere(
     tmp_path: Path, outside: Path, kind: str, name: str
 ) -> None:
-    """It is not followed and not waited for; the records can be read."""
+    """A link is not followed, a pipe does not block; the records can be read."""
     directory = write_store(tmp_path / "data", 10, 2)
     (directory / name).unlink(missing_ok=True)
     KINDS[kind](directory / name, outside)
@@ -141,7 +141,7 @@ def test_thing_in_place_of_a_state_file_leads_nowhere(
 def test_thing_in_place_of_a_file_of_the_root_leads_nowhere(
     tmp_path: Path, outside: Path, kind: str, name: str
 ) -> None:
-    """The same in the root; a store that cannot be opened for it says so by name."""
+    """The same in the root; opening works or raises a named error."""
     write_store(tmp_path / "data", 10)
     (tmp_path / "data" / name).unlink(missing_ok=True)
     KINDS[kind](tmp_path / "data" / name, outside)
