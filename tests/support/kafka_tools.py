@@ -131,7 +131,7 @@ class KafkaTools:
 
 
 def numbers_of(release: str) -> tuple[int, ...]:
-    """A release in a form that compares with others."""
+    """A release as numbers, in a form that can be compared."""
     return tuple(int(part) for part in release.split("."))
 
 

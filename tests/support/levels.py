@@ -10,7 +10,7 @@ the same to several formats look at different ones.
 - `stride`: each n-th step of a run that ends at a step not known before.
 - ``@pytest.mark.sampled(n)``: a few of a test's parameters.
 - ``@pytest.mark.thorough``: a test, or a parameter, that the commit level leaves out.
-- `mostly_thorough`: parameters of a fixture that is dear, of which the commit level has
+- `mostly_thorough`: parameters of an expensive fixture, of which the commit level runs
   one.
 """
 
@@ -45,7 +45,7 @@ def some(items: Sequence[_T], count: int, salt: str = "") -> list[_T]:
     ``all``, each.
 
     Args:
-        salt: another value chooses others, where a test asks more than once.
+        salt: another value chooses others, for a test that calls this more than once.
     """
     if IS_ALL or len(items) <= count:
         return list(items)
@@ -67,7 +67,7 @@ class Steps:
 
     def __iter__(self) -> Iterator[int]:
         if not IS_ALL:
-            # At no step: the disturbance itself may change how many there are.
+            # An undisturbed run first: a disturbance may change the number of steps.
             yield _NEVER
             yield from some(range(1, self.total + 1), self._count - 1)
             return
@@ -78,13 +78,13 @@ class Steps:
 
 
 def stride(length: int) -> int:
-    """How far to go from one step to the next of something whose number of steps is
-    known at its end only: `length`, or 1 at the level ``all``."""
+    """Distance between the disturbed steps of a run whose number of steps is known only
+    at its end: `length`, or 1 at the level ``all``."""
     return 1 if IS_ALL else length
 
 
 def mostly_thorough(items: Iterable[_T], kept: _T) -> list[Any]:
-    """Parameters, of which the commit level leaves out all but `kept`."""
+    """Parameters of which the commit level runs only `kept`."""
     return [
         item if item == kept else pytest.param(item, marks=pytest.mark.thorough)
         for item in items
