@@ -1,4 +1,4 @@
-"""The fault programme: what logstore is put through to show that it keeps its promises.
+"""The fault programme: faults and crashes under which logstore must keep its promises.
 
 Each method is a module with
 

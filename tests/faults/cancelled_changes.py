@@ -45,12 +45,12 @@ class _RetainNothing(RetentionPolicy):
 
 
 class _Log:
-    """The contents of a partition, as they must be.
+    """Required contents of a partition.
 
     Attributes:
         rows: offset -> (key, value).
         start, end: its first offset, and the next one to be written.
-        cuts: where batches begin.
+        cuts: offsets at which batches begin.
     """
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class _Log:
         return (found.start, found.end) == ends and found.rows == self.rows
 
     def is_compacted_to(self, found: _Log) -> bool:
-        """Whether only records are missing that a later one of the key supersedes."""
+        """Whether only records superseded by a later one of the key are missing."""
         last = {key: offset for offset, (key, _) in self.rows.items()}
         is_part = found.rows.items() <= self.rows.items()
         is_there = {*last.values()} <= found.rows.keys()
@@ -86,13 +86,13 @@ class _Log:
 
 
 class _Change(NamedTuple):
-    """A call, and what it changes.
+    """A call, and its effect.
 
     Attributes:
         call, args, options: the call.
-        change: changes a copy of the contents as the call must.
+        change: makes the required change to a copy of the contents.
         is_completed: it is done once it has begun; else it may not be done.
-        check: whether the rest is as it must be after the call.
+        check: whether the remaining state is right after the call.
         keep: takes the result, if the task gets it.
     """
 

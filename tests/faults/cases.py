@@ -1,9 +1,9 @@
 """Cases that may hang or crash: they run in separate processes, under a watchdog.
 
 A method that uses this has a function ``problem(key) -> str``: it makes the case that
-the key names, alone and the same each time, and returns what was wrong, "" for nothing.
-A case that takes too long is a failure that says where each thread was; one that ends
-its process is a failure that says how. The next ones run in a new process. One that
+the key names, alone and the same each time, and returns its problem, or "". A case that
+takes too long is a failure, with the stacks of all threads; one that ends its process
+is a failure, with the exit status. The next ones run in a new process. A case that
 cannot be made on this machine raises `Skip`.
 
 ``python -m faults.cases METHOD KEY`` makes one case again.
@@ -41,14 +41,14 @@ _TESTS = pathlib.Path(__file__).resolve().parents[1]
 _SOURCES = pathlib.Path(logstore.__file__).resolve().parents[1]
 _MEMORY = "LOGSTORE_FAULTS_MEMORY"
 
-# A case takes milliseconds; this many seconds are for a machine that does much else.
+# A case takes milliseconds; this many seconds allow for a busy machine.
 PATIENCE_S = 60.0
-# Cases of one process: its remains do not affect many others.
+# Cases of one process: leftovers of a case do not affect many others.
 _EACH = 400
 
 
 def folder_of(*, in_memory: bool) -> tempfile.TemporaryDirectory[str]:
-    """A directory for one case: on a disk, or quick."""
+    """A directory for one case: on a disk, or in memory."""
     where = os.environ.get(_MEMORY) or scratch() if in_memory else None
     return tempfile.TemporaryDirectory(prefix="case-", dir=where)
 
@@ -62,7 +62,7 @@ def run_cases(
         module: full name of the method's module.
         worth: approximate number of counted things in a case.
 
-    Returns what the cases noted, summed up.
+    Returns the summed notes of the cases.
     """
     notes: Counter[str] = Counter()
     # Not all at once: a case may count more than once.
@@ -155,14 +155,14 @@ class _Child:
             yield from map(json.loads, lines)
 
     def stacks(self) -> str:
-        """Where each of its threads is; then it is killed."""
+        """Stacks of its threads; then it is killed."""
         with contextlib.suppress(ProcessLookupError):
             self.process.send_signal(signal.SIGUSR1)
             time.sleep(1.0)
         return self.kill()
 
     def kill(self) -> str:
-        """Returns what it wrote to stderr."""
+        """Kill it; return its output to stderr."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
@@ -215,10 +215,10 @@ class Outcome(NamedTuple):
     """Result of a case.
 
     Attributes:
-        problem: what was wrong; "" for nothing.
-        done: how many counted things were made.
-        notes: what the case noted.
-        skipped: how many counted things were not made, by the reason.
+        problem: in words; "" for none.
+        done: number of counted units that were made.
+        notes: counts noted by the case.
+        skipped: number of counted units that were not made, by reason.
     """
 
     problem: str

@@ -2,8 +2,8 @@
 
 A stream with a checkpoint reads a store, or publishes in it. The store is copied in one
 of the ways of `copies`; perhaps the query sees more of the original. Then it continues
-with the copy, which was written to: it has each row once, or an error names what it
-cannot know. All copies share one session, in a separate process.
+with the copy, which was written to: it has each row once, or an error explains why
+that is unknown. All copies share one session, in a separate process.
 """
 
 from __future__ import annotations

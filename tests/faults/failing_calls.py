@@ -35,14 +35,14 @@ NAME = "failing_calls"
 UNIT = "failing calls"
 COUNTS = {"commit": 400, "nightly": 12_000, "release": 40_000}
 
-# Cases of one program, which has more than ten thousand.
+# Cases taken from one program, which has more than ten thousand.
 _EACH = 200
 
 _OPEN = (errno.EMFILE, errno.ENFILE, errno.EACCES, errno.EIO, errno.ENOMEM)
 _NAMES = (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
 _SYNC = (errno.EIO, errno.ENOSPC, errno.EDQUOT)
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-# Closed descriptors, and EINTR, which Python itself takes care of, are not among them.
+# Without closed descriptors, and EINTR, which Python itself handles.
 ERRORS: dict[str, tuple[int, ...]] = {
     "make_root": (errno.EACCES, errno.EROFS, errno.ENOSPC),
     "open_root": _OPEN,
@@ -70,7 +70,7 @@ ERRORS: dict[str, tuple[int, ...]] = {
     "lock": (errno.ENOLCK, errno.EIO),
     "lock_file": (errno.ENOLCK, errno.EIO),
     "lock_byte": (errno.ENOLCK, errno.EIO),
-    # To give a whole lock back takes no memory.
+    # The release of a whole lock takes no memory.
     "unlock_byte": (),
     "locked_bytes": (errno.ENOLCK, errno.EIO),
 }
@@ -84,12 +84,12 @@ class Case(NamedTuple):
     """One failing call.
 
     Attributes:
-        seed: of the program that goes before.
-        scenario: what runs while the call fails.
-        nth: which call of the scenario; 0: the disk is full, with `short` bytes free.
+        seed: of the program that runs before.
+        scenario: the operation during which the call fails.
+        nth: number of the call; 0: the disk is full, with `short` bytes free.
         method, name: of the call.
-        error: how it fails.
-        once: or that call and all later ones of the method.
+        error: its errno.
+        once: only that call; else also all later ones of the method.
         short: of a write, bytes that are written before it fails.
     """
 
@@ -200,7 +200,7 @@ def _half_published(seed: int) -> Program:
 
 
 def _with_delayed(seed: int) -> Program:
-    """Something for the scheduler to do."""
+    """A store with a task for the scheduler."""
     program = _at_work(seed)
     program.do_append()
     program.do_retention()
@@ -292,7 +292,7 @@ def run(count: int, seed: int, tally: Tally) -> None:
 
 
 def _some_of(seed: int, count: int) -> tuple[int, list[str]]:
-    """Make `count` cases of a program: (how many passed, a line for each other)."""
+    """Make `count` cases of a program: (number of passed ones, lines of the others)."""
     failures = []
     chosen = shuffled(seed)[:count]
     for case in chosen:
@@ -303,7 +303,7 @@ def _some_of(seed: int, count: int) -> tuple[int, list[str]]:
 
 
 def shuffled(seed: int, only: Sequence[str] = ()) -> list[Case]:
-    """The same in random order."""
+    """All cases in random order."""
     found = list(cases(seed, only))
     random.Random(seed).shuffle(found)
     return found
@@ -340,7 +340,7 @@ class _Case:
             self.checker.harmless |= {STATE_DAMAGED}
 
     def problem(self) -> str:
-        """Run it, heal the system, and look."""
+        """Run it, heal the system, and check the store."""
         case, program = self.case, self.program
         disk = program.disk
         if case.nth:

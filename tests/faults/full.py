@@ -40,7 +40,7 @@ def problem(key: str, notes: Counter[str]) -> str:
     """Run a case; return its problem, or "".
 
     Raises:
-        Skip: its file system cannot be had.
+        Skip: its file system is not available.
     """
     rng = random.Random(f"full {key}")
     kind = any_kind(rng)
@@ -60,7 +60,7 @@ def problem(key: str, notes: Counter[str]) -> str:
 
 
 def _go(stock: Stock, called: list[str]) -> str:
-    """Fill the disk and call; what is wrong. Adds the names of the calls."""
+    """Fill the disk and make calls; the problem, or "". Adds the names of the calls."""
     stock.make()
     stock.disk.fill()
     for _ in range(CALLS_A_CASE):
