@@ -401,14 +401,14 @@ class _Case:
         return ""
 
     def _live(self, failed: LogStoreError | None) -> str:
-        """The store is still open: readers continue, and writers if they may."""
+        """Check the open store: readers continue, and writers that have not ended."""
         program, case = self.program, self.case
         for name, topic in program.promises.topics.items():
             if not topic.is_certain or topic.growing:
                 continue
             for number, log in enumerate(topic.logs):
                 if (name, number) in program.store._topics.writers.broken:
-                    continue  # it could not be opened, and says so at each use
+                    continue  # it could not be opened: each call raises
                 partition = program.store.topic(name)[number]
                 writer = program.store._topics.writers.get(TopicPartition(name, number))
                 is_whole = writer.health.damage is None
@@ -417,7 +417,7 @@ class _Case:
                 except LogStoreError:
                     if is_whole:
                         raise
-                    continue  # it could not be opened whole, and says so
+                    continue  # it could not be opened as a whole: reads raise
                 text = log.problem(view, is_killed=is_whole)
                 if text:
                     return f"the open store: {name} {text}"

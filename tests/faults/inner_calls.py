@@ -51,12 +51,12 @@ class Inside:
         self.left = 0
         self.names: tuple[str, ...] = CALLS
         self._depth = 0
-        # Held while a call is made by another thread than that of the outer one.
+        # Held while a thread other than the outer call's makes a call.
         self.beside = threading.RLock()
         self._main = threading.get_ident()
 
     def reenter(self, where: str) -> None:
-        """User code runs here: make a call."""
+        """Make a call from user code."""
         is_beside = threading.get_ident() != self._main
         if self.outer is None or self.left <= 0 or self.broken is not None:
             return
@@ -137,7 +137,7 @@ class Inside:
 
     def of_surroundings(self) -> list[type[BaseException]]:
         """Errors that any call may raise because of earlier calls."""
-        # Topics come and go, and settings change, inside of calls on them.
+        # Topics are created, deleted and configured inside of calls on them.
         found: list[type[BaseException]] = [
             logstore.TopicNotFoundError,
             logstore.errors.PartitionNotFoundError,
@@ -324,7 +324,7 @@ class _Path:
 
 
 class _Bytes(bytearray):
-    """A buffer whose end is noticed."""
+    """A buffer that makes a call when it is released."""
 
     _inside: Inside
 
