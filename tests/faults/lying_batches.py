@@ -1,4 +1,4 @@
-"""Batches and staged files that say something wrong, under the right checksum."""
+"""Batches and staged files with wrong fields, under the right checksum."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _RECORDS = {0: 18, 1: 26, 2: 61}
 
 
 def lying_batch(data: bytes, rng: random.Random) -> tuple[str, bytes]:
-    """(what was done, a batch that says something wrong with the right checksum)."""
+    """(the change in words, a batch with a wrong field and the right checksum)."""
     magic = data[16]
     kind = rng.randrange(8)
     if kind < 4:
@@ -116,7 +116,7 @@ class Batches(Appending):
 
 
 class StagedFiles(Appending):
-    """Staged files that were changed, and values that say something else of them."""
+    """Staged files that were changed, and `Staged` values that do not match them."""
 
     def format(self) -> tuple[int, str]:
         return self.rng.choice([kind for kind in FORMATS if kind[0]])

@@ -180,7 +180,7 @@ class _Files(Case):
 
 
 class _Refused(Exception):
-    """By an error with a name."""
+    """The lie was refused by an error with a name."""
 
 
 def _value_of(path: Path) -> dict[str, Any]:
@@ -204,7 +204,7 @@ def _leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]
 
 
 class States(_Files):
-    """logstore's own files: JSON under a checksum, and one that is all numbers."""
+    """logstore's own files: JSON under a checksum, and one that has only numbers."""
 
     def is_one(self, path: Path) -> bool:
         return path.is_file() and path.name.startswith(".logstore")
@@ -288,7 +288,7 @@ class Checkpoints(_Files):
 
 
 class Derived(_Files):
-    """Indexes and producer snapshots: what they say can be found in the logs."""
+    """Indexes and producer snapshots, whose content can be derived from the logs."""
 
     derived = True
 

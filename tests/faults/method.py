@@ -14,7 +14,7 @@ _IS_TERMINAL = sys.stdout.isatty()
 SIZES: Final = ("commit", "nightly", "release")
 
 
-# The seeds of two parts lie so far apart that a method's own seeds, which are a
+# Distance of the seeds of two parts: so large that a method's own seeds, which are a
 # thousand times its seed and the number of a case, never meet.
 _PARTS_APART: Final = 1_000_000
 
@@ -27,10 +27,10 @@ class Part(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> Part:
-        """Parses "K/N", with 1 <= K <= N <= 999.
+        """Parse "K/N", with 1 <= K <= N <= 999.
 
         Raises:
-            ValueError: it is anything else.
+            ValueError: for any other text.
         """
         number, _, of_parts = text.partition("/")
         part = cls(int(number), int(of_parts))
@@ -81,7 +81,7 @@ class Skip(Exception):
 
 
 def skipped_in_words(skipped: Mapping[str, int]) -> str:
-    """Counts by reason, as the last line of the programme has them; "" for none."""
+    """Counts by reason, for the last line of the programme; "" for none."""
     if not any(skipped.values()):
         return ""
     return f"{sum(skipped.values()):,} skipped ({'; '.join(sorted(skipped))})"
@@ -91,11 +91,11 @@ class Tally:
     """Counts the states, cuts or kills of a method, and keeps what failed.
 
     Attributes:
-        done: how many were made.
-        skipped: how many were not, since the machine does not have what they need, by
-            that reason. They do not count as done.
-        failures: a line for each that failed: what, and how to have it again.
-        notes: what else belongs in the table.
+        done: number of cases made.
+        skipped: number of cases not made, by the missing requirement of the machine.
+            They do not count as done.
+        failures: a line for each failed case: the problem, and how to repeat it.
+        notes: other texts for the table.
     """
 
     def __init__(self, total: int, *, show: bool = False) -> None:
@@ -114,7 +114,7 @@ class Tally:
         self._tell()
 
     def failed(self, what: str) -> None:
-        """One more was made, and this was wrong."""
+        """Count a failed case, with its problem."""
         self.done += 1
         self.failures.append(what)
         if self._show:
@@ -129,11 +129,11 @@ class Tally:
 
     @property
     def handled(self) -> int:
-        """How many were made or skipped."""
+        """Number of cases made or skipped."""
         return self.done + self.skipped.total()
 
     def end(self) -> None:
-        """No more progress is shown."""
+        """Stop showing progress."""
         if self._show:
             self._clear()
 
@@ -163,7 +163,7 @@ class Tally:
 
 
 def as_method(module: ModuleType) -> Method:
-    """The module, once it has what a method must have."""
+    """The module, after a check that it has the names of a method."""
     for name in ("NAME", "UNIT", "COUNTS", "run"):
         if not hasattr(module, name):
             raise TypeError(f"{module.__name__} has no {name}")

@@ -58,8 +58,8 @@ _RECORDED_RUNS = 40
 
 
 def _module(name: str) -> Any:
-    """A method's module, or one of its parts. The others are not imported: most bugs
-    show sooner than all methods are."""
+    """A method's module, or one of its parts. The others are not imported: importing
+    all methods would take longer than most hunts."""
     return importlib.import_module(f"faults.{name}")
 
 
@@ -161,7 +161,7 @@ def _recorded(method: Any, bug: Bug, seed: int) -> Iterator[str]:
 
 
 def _make_only(calls: Sequence[str]) -> None:
-    """No other calls on a scene are made than these."""
+    """Restrict the calls on a scene to these."""
     for module in map(_module, (*_WATCHED, "aftermath", "inner_calls")):
         for name in ("CALLS", "APPENDS", "_OFTEN"):
             if hasattr(module, name):
