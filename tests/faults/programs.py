@@ -1,4 +1,4 @@
-"""Programs that write to a store and report each step (`promises`).
+"""Programs that write to a store and report each step (`accounts`).
 
 Each is a function of (path, say, seed); its steps follow from the seed alone, except
 after failed calls: then it continues with the working parts, as a service would.

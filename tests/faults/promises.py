@@ -42,14 +42,13 @@ class Log:
 
     @property
     def end(self) -> int:
-        """The end offset, as far as calls have returned."""
+        """End offset by the calls that have returned."""
         return len(self.records) - self.coming
 
     def problem(self, shown: Shown, *, is_killed: bool) -> str:
         """Contradiction between the promises and the partition, or "".
 
-        After a kill all that was appended is there, after a power cut all that is
-        durable.
+        After a kill all appended records are there, after a power cut all durable ones.
         """
         start, end, records = shown
         if start not in self.starts:
@@ -70,7 +69,7 @@ class Log:
         return ""
 
     def settle(self, shown: Shown) -> None:
-        """It was opened for writing: what is there now is durable, and all there is."""
+        """Take the state after an opening for writing as the only one, and durable."""
         start, end, _ = shown
         del self.records[end:]
         self.coming = 0
@@ -159,7 +158,7 @@ class Promises:
         return ""
 
     def settle(self, view: View) -> None:
-        """The store was opened for writing, and this is what is there."""
+        """Take the view after an opening for writing as the promised state."""
         self.publication = ()
         for name in list(self.topics):
             shown = view.get(name)

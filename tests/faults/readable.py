@@ -1,9 +1,9 @@
 """Round trips of written data: names, identities, settings, keys, headers, times.
 
-Everything that a caller may choose is chosen at random, often on the edge of the legal
-range: through each public call that writes a record or a state file. A call that
-refuses it changes nothing; what a call has taken is read back, in the same store, by a
-concurrent reader, and by the next writer, and is the same.
+Every argument of a caller is chosen at random, often on the edge of the legal range,
+for each public call that writes a record or a state file. A call that refuses it
+changes nothing; accepted values are read back unchanged, in the same store, by a
+concurrent reader, and by the next writer.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def _short(*things: Any) -> str:
 
 
 class _Case:
-    """A store, and all that its calls have taken.
+    """A store, and all values that its calls have accepted.
 
     Attributes:
         topics: settings, and the records of each partition.
@@ -375,7 +375,7 @@ class _Case:
     # -- looking
 
     def look(self, store: Any) -> str:
-        """State files: what they say is what was written."""
+        """Check that state files read as they were written."""
         if store.topics() != sorted(self.topics):
             return f"topics {store.topics()} for {sorted(self.topics)}"
         for name, (config, logs) in self.topics.items():

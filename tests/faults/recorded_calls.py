@@ -1,10 +1,10 @@
-"""Files that a power cut may leave, worked out of a program's recorded system calls.
+"""Files that a power cut may leave, derived from a program's recorded system calls.
 
-Independent of the library's own seam to the system: a C library that is preloaded into
-a process records what reaches the files (`recorder.c`), `powercut` works out what may
-be left of that at each moment, and `promises` opens each state and looks. Also in a
-real process: each kind of call failing, once or for good, short writes, a limit on the
-size of files, and SIGKILL at the n-th call.
+Independent of the library's own interface to the system: a C library that is preloaded
+into a process records all changes of files (`recorder.c`), `powercut` derives their
+possible states at each moment, and `accounts` opens and checks each state. Also in a
+real process: each kind of call failing, once or permanently, short writes, a limit on
+the size of files, and SIGKILL at the n-th call.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def run(count: int, seed: int, tally: Tally) -> None:
             return
         kinds: Counter[str] = Counter()
         while tally.done < count:
-            # A run may have fewer states than were asked for: then another one follows.
+            # A run may have fewer states than requested: then another one follows.
             tasks = _tasks(count - tally.done, seed, folder, str(library))
             for kind, done, failures in spread(states_of, tasks):
                 kinds[kind] += done
@@ -109,7 +109,7 @@ def _tasks(
         names = sorted(EACH_CALL if kind == "each call" else _NAMES)
         size = _FAULTS_PER_RUN if kind == "failing calls" else _STATES_PER_RUN
         while share > 0:
-            # As many programs as there are states for.
+            # Use as many programs as the number of states allows.
             size = min(size, max(share // len(names), _STATES_MIN))
             task = (_MODELS[number // len(names) % 2], names[number % len(names)])
             yield (kind, *task, 1000 * seed + number, min(share, size), folder, library)
@@ -134,7 +134,7 @@ class _Child:
         )
 
     def run(self, program: str, seed: int, **plan: int) -> tuple[Any, bytes, Any]:
-        """(how it ended, its trace, its counts of calls and syncs or its error)."""
+        """(exit status, its trace, its counts of calls and syncs or its error)."""
         store, trace = self.folder / "store", self.folder / "trace"
         counts = self.folder / "counts"
         for old in (store, counts):
@@ -170,7 +170,7 @@ def states_of(
     folder: str,
     library: str,
 ) -> tuple[str, int, list[str]]:
-    """(kind, how many were made, what failed) of one task."""
+    """(kind, number of states, failures) of one task."""
     with tempfile.TemporaryDirectory(dir=folder) as own:
         child = _Child(Path(own), library)
         try:
@@ -236,7 +236,7 @@ def _judged(
 
 
 def _difference(recording: Recording, store: Path) -> str:
-    """Where the model's last state is not the real one: then it saw not every call."""
+    """Difference of the model's last state from the real one, if it missed a call."""
     if recording.unknown:
         return f"calls that are not modelled: {sorted(set(recording.unknown))}"
     real = {
@@ -310,7 +310,7 @@ def _each_call(
 def _faults(
     child: _Child, program: str, seed: int, count: int
 ) -> tuple[int, list[str]]:
-    """Runs of a program with a call that fails, or kills, each time another."""
+    """Run a program with a failing call, or a kill, at another call each time."""
     rng = random.Random(seed)
     ended, _, counts = child.run(program, seed)
     if ended != 0:
@@ -353,7 +353,7 @@ def _plan(rng: random.Random, calls: int) -> dict[str, int]:
 
 
 def _promised(trace: bytes) -> list[bytes]:
-    """The promises in a trace; its files are there to be looked at."""
+    """The promises in a trace, whose files exist."""
     lines, pos = [], 0
     while pos < len(trace):
         kind, _, _, _, _, n, m = EVENT.unpack_from(trace, pos)

@@ -1,4 +1,4 @@
-"""Where calls come in: at lines and instructions, from signals, finalizers and logs."""
+"""Places of inner calls: lines and instructions, signals, finalizers, log handlers."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def _timed(inside: Inside, rng: random.Random) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _collected(inside: Inside, rng: random.Random) -> Iterator[None]:
-    """Finalizers, which are run where the tests say so."""
+    """Finalizers, which are run at lines chosen by the tests."""
 
     def collect(where: str) -> None:
         if rng.random() < 0.5:
@@ -157,7 +157,7 @@ def _collected(inside: Inside, rng: random.Random) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _littered(inside: Inside, rng: random.Random) -> Iterator[None]:
-    """Finalizers, which are run when the collector finds it time."""
+    """Finalizers, which are run by the garbage collector at its own times."""
 
     def ended() -> None:
         inside.reenter("a finalizer")

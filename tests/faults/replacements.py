@@ -1,8 +1,8 @@
 """Logs that are replaced under their readers, between any two of their steps.
 
-A reader goes through a partition in each of the ways that there are: in the writer's
-own store, in a read-only store, and in another process. In front of some of its system
-calls, and between two records, the log is cut and grows again (to the same sizes, or
+A reader reads a partition in each way: in the writer's own store, in a read-only store,
+and in another process. Before some of its system calls, and between two records, the
+log is cut and grows again (to the same sizes, or
 others), is deleted and created again (now and then under the same inode numbers), loses
 its head, is compacted by a broker, or restored from a backup. The reader gets a part of
 one state of the log, without a gap, up to the end that it asked for; or a named error
@@ -64,7 +64,7 @@ def problem(key: str, notes: Counter[str]) -> str:
 
 
 class _Files(FaultyFiles):
-    """Nothing is synced: no power cut comes here. Followers sleep, by their clock."""
+    """Files without syncs, as no power is cut here. Followers sleep by their clock."""
 
     def new_watch(self) -> int:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
@@ -77,8 +77,8 @@ class _Files(FaultyFiles):
 
 
 class _Clock:
-    """The clock of followers: it moves on by itself, but stands still for some looks
-    after something has happened."""
+    """The clock of followers: it advances by itself, but stands still for some looks
+    after a change."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -92,7 +92,7 @@ class _Clock:
         return self.now
 
     def sleep(self, seconds: float) -> None:
-        """Followers do not wait here."""
+        """Do nothing: followers do not wait here."""
 
 
 class _Remote:
@@ -126,7 +126,7 @@ class _Remote:
 
 
 def _serve(make: Callable[[], Any], pipe: Connection) -> None:
-    """Body of the other process, until it receives the end."""
+    """Serve in the other process until the end is received."""
     try:
         try:
             replacer = make()
@@ -161,14 +161,14 @@ class _Case:
         if self.where == "own":
             steps = [step for step in steps if step not in ("restore", "reopen")]
         self.steps = rng.choices(steps, k=rng.choice((1, 1, 2, 3)))
-        # In front of which of the reader's steps: early ones are many.
+        # Numbers of the reader's steps before which they happen: mostly early ones.
         self.at = sorted(int(2 ** rng.uniform(0, 6.5)) for _ in self.steps)
         self.opens = rng.random() < 0.2 and self.where != "own"
         self.buffer = rng.choice((150, 400, 1_500, 1 << 18))
         self.options: dict[str, Any] = {}
         if self.way in _WITH_OPTIONS:
             self.options = {
-                # Nothing says how far a broker's log is durable.
+                # The durable offset of a broker's log is unknown.
                 "durable_only": rng.random() < 0.2 and self.where != "broker",
                 "isolation": rng.choice(("read_uncommitted", "read_committed")),
                 "on_corruption": rng.choice(("raise", "skip")),
@@ -196,7 +196,7 @@ class _Case:
     # -- the steps
 
     def step(self) -> None:
-        """The reader is about to do something."""
+        """Called before each step of the reader."""
         if self.is_acting or threading.current_thread() is self.late:
             return
         if self.where == "own" and threading.current_thread() is not self.reader:
@@ -298,7 +298,7 @@ class _Case:
             self.join(60.0)
 
     def look_again(self, store: Any) -> str:
-        """A read that begins now gets the current log."""
+        """Check that a read that begins now gets the current log."""
         last = self.history[-1]
         try:
             partition = store.topic(TOPIC)[0]
@@ -424,7 +424,7 @@ def _follow(case: _Case, partition: Any) -> str:
 
 
 def _fetch(case: _Case, partition: Any) -> str:
-    """A loop of calls that know nothing of each other: each is looked at alone."""
+    """Check a loop of independent calls, each by itself."""
     first = case.range_of()[0]
     offset = case.history[-1].start if first is None else first
     max_bytes = case.rng.choice((1, 200, 1_000, 1 << 20))
@@ -469,7 +469,7 @@ def _one(
     right: Callable[[Moment, Any], bool],
     name: str,
 ) -> str:
-    """A value that must be right at one of the moments since it was asked for."""
+    """Check a value, which must be right at one of the moments since the call."""
     for _ in range(3):
         begun = len(case.history)
         try:
@@ -505,7 +505,7 @@ def _time(case: _Case, partition: Any) -> str:
         first = next(late, None)
         if found == first:
             return True
-        # Compaction takes them out at no certain moment.
+        # Compaction removes records at an unknown moment.
         candidates = {
             offset
             for offset, value in moment.records.items()

@@ -106,11 +106,11 @@ class _Log:
         return None
 
     def do(self, step: str) -> None:
-        """Take a step, and note what is then."""
+        """Take a step, and note the state after it."""
         getattr(self, step)()
 
     def next_values(self, count: int, size: int) -> list[bytes]:
-        """Values for the next append, which the log has from now on."""
+        """Values for the next append, which are noted as records of the log."""
         self.stamp += 1
         offsets = range(self.end, self.end + count)
         values = [value_of(self.stamp, offset, size) for offset in offsets]
@@ -154,7 +154,7 @@ class _Log:
 
 
 def put_back(saved: Path, path: Path, rng: random.Random) -> None:
-    """Restore a directory from a copy, in one of the ways that people do it."""
+    """Restore a directory from a copy, in one of several usual ways."""
     way = rng.choice(("replace", "copy", "copy over", "write over"))
     copy = shutil.copy2 if rng.random() < 0.5 else shutil.copy
     if way in ("replace", "copy"):
@@ -308,7 +308,7 @@ class Owner(_Log):
         self.note("reopen")
 
     def restore(self) -> None:
-        """The whole store, but not its root directory, which people mount."""
+        """Restore the whole store, except its root directory, which may be a mount."""
         self.store.close()
         put_back_all(self.saved, self.path, self.rng)
         self.bring_back(self.backup)
@@ -322,7 +322,7 @@ class Owner(_Log):
 
 
 def put_back_all(saved: Path, path: Path, rng: random.Random) -> None:
-    """Restore what is in a store; its root stays."""
+    """Restore the content of a store; its root directory stays."""
     for entry in list(path.iterdir()):
         if entry.is_file() and not (saved / entry.name).exists():
             entry.unlink()
@@ -572,4 +572,4 @@ class Broker(_Log):
         self.note("grow restored", GONE)
 
     def close(self) -> None:
-        """There is nothing to be closed."""
+        """Do nothing: there is no open store."""

@@ -134,7 +134,7 @@ class Appends(SceneState):
         topic.partitioner = self.given.partitioner(chosen)
 
         def told(result: Any) -> None:
-            # A call from inside this one may have put another partitioner there.
+            # A call from inside this one may have set another partitioner.
             at = log
             if result.partition != log.number and topic.partitioner is not chosen:
                 at = self.logs.get((result.topic, result.partition), log)
@@ -178,7 +178,7 @@ class Appends(SceneState):
             told,
             appends=rows,
             is_whole=False,
-            # It may have fewer partitions then.
+            # ConfigError: the topic may have fewer partitions by then.
             expects=(logstore.ConfigError,),
         )
         if not self.given.is_plain:
@@ -233,7 +233,7 @@ class Appends(SceneState):
 
 
 class _Always:
-    """A partitioner."""
+    """A partitioner that always chooses the same partition."""
 
     def __init__(self, number: int) -> None:
         self.number = number

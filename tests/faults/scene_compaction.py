@@ -1,4 +1,4 @@
-"""Plans of calls on a compacted topic, and what compaction promises.
+"""Plans of calls on a compacted topic, and the promises of compaction.
 
 No other calls touch this topic. The rules, whatever else happens around a call:
 
@@ -168,7 +168,7 @@ class Compacted(SceneState):
         *,
         is_beside: bool,
     ) -> None:
-        """Hold records against what calls have said.
+        """Compare records with the acknowledged ones.
 
         Args:
             last: the last offset of each key that must be there, or be superseded.
@@ -194,8 +194,8 @@ class Compacted(SceneState):
             there = seen.get(key)
             if there is not None and there >= offset:
                 continue
-            # It was deleted, and nothing from before it is left; unless that happened
-            # while it was being read.
+            # The key was deleted, and no earlier record of it is left; unless that
+            # happened during the read.
             is_fit = self._may_be_deleted(key, offset) and there is None
             if not is_fit and not (is_beside and self._has_gone_on(key, offset)):
                 raise Broken(f"{key!r} is at {there} in {where}, not at {offset}")
@@ -212,11 +212,11 @@ class Compacted(SceneState):
         return any(row[0] == key for row in rows) or self._may_be_deleted(key, offset)
 
     def settle_compacted(self, where: str, *, is_ended: bool) -> None:
-        """Look at the compacted topic, and continue from there.
+        """Check the compacted topic, and continue from its content.
 
         Args:
-            is_ended: it has ended for writing: what was cut short may come in with the
-                next opening.
+            is_ended: it has ended for writing: the next opening may finish an
+                interrupted call.
         """
         found = list(self._compacted().read())
         self._check_rows(found, self._last(), where, is_beside=False)

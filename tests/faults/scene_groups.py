@@ -1,4 +1,4 @@
-"""Plans of calls of consumers and producers, and what they promise.
+"""Plans of calls of consumers and producers, and their promises.
 
 Two groups read a topic that a named producer fills: one commits offsets, the other
 publishes output records in transactions. No other calls touch these topics. The rules,
@@ -49,7 +49,7 @@ class _Group:
         consumer: None: no consumer now.
         next: by partition, the offsets that the next record may have; none: the
             committed offset of the group.
-        committed: by partition, what may be committed.
+        committed: by partition, the offsets that may be committed.
         delivered: by partition, the end of the delivered records.
     """
 
@@ -61,11 +61,11 @@ class _Group:
         self.delivered = [0] * _PARTITIONS
 
     def starts(self, partition: int) -> set[int]:
-        """Where the next record of a partition may be."""
+        """Possible offsets of the next record of a partition."""
         return self.next.get(partition) or set(self.committed[partition])
 
     def take(self, found: dict[Any, list[Any]]) -> list[tuple[int, int]]:
-        """Records that were delivered: (partition, offset) of each."""
+        """Note delivered records; (partition, offset) of each."""
         taken = []
         for key, records in found.items():
             for record in records:
@@ -82,7 +82,7 @@ class _Group:
         return taken
 
     def is_committed(self, positions: dict[int, set[int]], *, is_sure: bool) -> None:
-        """These positions are committed, or may be."""
+        """Note positions that are committed, or may be."""
         for partition, offsets in positions.items():
             if is_sure:
                 self.committed[partition] = set(offsets)
@@ -90,7 +90,7 @@ class _Group:
                 self.committed[partition] |= offsets
 
     def forget(self) -> None:
-        """There is no consumer, or it begins again at what is committed."""
+        """Note that the next consumer begins at the committed offsets."""
         self.next.clear()
 
 
@@ -122,11 +122,11 @@ class Groups(SceneState):
         return self._producer[1]
 
     def _plan_produce(self, again: int = 0) -> Plan:
-        """The next records of a producer; or some that may be there, and more."""
+        """Send the next records of a producer; or some that may be there, and more."""
         producer = self._own_producer()
         number = self.rng.randrange(_PARTITIONS)
         first = max(self._rows[number] - again, 0)
-        # Records that may be there come again unchanged.
+        # Records that may be there are sent again unchanged.
         count = max(self.rng.randint(1, _ROWS_MAX), self._rows_max[number] - first)
         if first < self._rows[number]:
             count = min(self._rows[number] - first, _ROWS_MAX)
@@ -264,8 +264,8 @@ class Groups(SceneState):
             group.forget()
 
         plan.told, plan.failed = told, failed
-        # Whether one before it was published, only the next one finds out; and whether
-        # it was left in its middle.
+        # Only the next transaction finds out whether an earlier one was published, or
+        # was left unfinished.
         plan.expects = (
             logstore.errors.FencedError, logstore.PublicationTimeoutError,
             logstore.errors.CommitFailedError,
@@ -314,14 +314,14 @@ class Groups(SceneState):
             )
 
     def _plan_seek(self) -> Plan:
-        """To the committed position, or back."""
+        """Seek to the committed position, or back."""
         group = self.groups["g"]
         consumer = self._consumer(group)
         is_back = self.rng.random() < 0.3
 
         def call() -> None:
             if is_back:
-                # No further than that: a committed offset must not go back.
+                # Not below the committed offset, which must not go back.
                 for key in consumer.assignment():
                     low = max(group.committed[key.partition])
                     group.next.setdefault(key.partition, set()).add(low)
@@ -344,7 +344,7 @@ class Groups(SceneState):
     # ------------------------------------------------------------ looking
 
     def end_consumers(self) -> None:
-        """Before the store is opened again: consumers of a store that is closed."""
+        """Close the consumers of a closed store, before it is opened again."""
         for group in self.groups.values():
             consumer, group.consumer = group.consumer, None
             if consumer is not None:
@@ -355,7 +355,8 @@ class Groups(SceneState):
             group.forget()
 
     def settle_groups(self, where: str) -> None:
-        """Look at what the groups have committed and made, and continue from there."""
+        """Check the committed offsets and outputs of the groups, and continue from
+        them."""
         self._settle_rows(where)
         if self.is_of_another:
             return

@@ -38,7 +38,7 @@ def _with_member(seed: int) -> ServiceProgram:
 
 
 def _with_full_file(seed: int) -> ServiceProgram:
-    """Its next commit rewrites the group's file."""
+    """A member whose next commit rewrites the group's file."""
     program = _with_member(seed)
     file = program.consumer("g")._core.place.member.group.file
     while file.end.size + _COMMIT_BYTES < file._rewrite_at:
@@ -46,7 +46,7 @@ def _with_full_file(seed: int) -> ServiceProgram:
     return program
 
 
-# Of a commit in two partitions, at least.
+# Minimum size of a commit in two partitions.
 _COMMIT_BYTES = 200
 
 

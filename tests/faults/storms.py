@@ -6,10 +6,10 @@ The main thread does the same under a real timer whose handler raises; in the
 other threads an exception is raised from outside at any instruction. In the end the
 main thread closes the store, interrupted as well, and closes it again.
 
-No call crashes the process or hangs. When the store is opened again, what was
-acknowledged is there, unless a cut or a compaction may have taken it; a call that was
-interrupted is there whole or not at all; no record has changed, or comes twice; and no
-opening finds damage.
+No call crashes the process or hangs. When the store is opened again, acknowledged
+records are there, unless a cut or a compaction may have removed them; an interrupted
+call is there whole or not at all; no record has changed, or comes twice; and no opening
+finds damage.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def problem(key: str, notes: Counter[str]) -> str:
 
 
 class _Actor:
-    """A thread that calls; it counts, and keeps what went wrong.
+    """A thread that makes calls, counts them, and keeps its problem.
 
     Attributes:
         gate: held by the thread that raises in it, and while it begins or ends a call.
@@ -103,7 +103,7 @@ class _Actor:
         self.ident = 0
 
     def run(self) -> None:
-        """The life of a thread that is not the main one."""
+        """Run a thread other than the main one."""
         self.ident = threading.get_ident()
         for _ in range(_CALLS):
             if self.has_ended or self.storm.is_over:
@@ -111,7 +111,7 @@ class _Actor:
             self.one()
 
     def one(self) -> None:
-        """One call, under fire."""
+        """Make one call, which may be interrupted."""
         call = self.storm.call_of(self.rng, self.number)
         try:
             try:
@@ -136,7 +136,7 @@ class _Actor:
             self.is_shot, self.is_armed = False, True
 
     def end(self) -> None:
-        """From here on nothing is raised in it; what is on its way arrives here."""
+        """Allow no more exceptions; a pending one is raised here."""
         while True:
             with contextlib.suppress(Interrupt):
                 with self.gate:
@@ -175,7 +175,7 @@ class _Main(_Actor):
 
 
 class _Storm:
-    """One store, and what is known of its logs.
+    """One store, and the known facts about its logs.
 
     Attributes:
         done: calls so far.
@@ -209,7 +209,7 @@ class _Storm:
         return TopicConfig(**self.config, cleanup_policy=policy)
 
     def live(self) -> str:
-        """Open it, let all threads loose, close it, and look at it; what is wrong."""
+        """Open it, run all threads, close it, and check it; the problem, or ""."""
         before = sys.getswitchinterval()
         sys.setswitchinterval(self.rng.choice((1e-5, 1e-4, 5e-3)))
         try:

@@ -1,4 +1,5 @@
-"""The disk in memory is as the real one, and a power cut leaves of it what it says."""
+"""The disk in memory behaves like a real one, and loses the right changes at a power
+cut."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ operations = st.one_of(
 
 
 class _Side:
-    """One of the two systems, with the descriptors that it has given out."""
+    """One of the two systems, with its open descriptors."""
 
     def __init__(self, files: Files, path: str) -> None:
         self.files = files
@@ -57,7 +58,7 @@ class _Side:
         return self.open[number % len(self.open)]
 
     def do(self, what: str, *args: Any) -> Any:
-        """Do it; what it gives, or the error."""
+        """Make a call; its result, or its error."""
         files, root = self.files, self.root
         try:
             if what == "create":
@@ -128,7 +129,7 @@ def _new() -> MemoryDisk:
 
 
 def test_only_what_was_synced_survives() -> None:
-    """A file needs its bytes and its name synced; with either alone it is not whole."""
+    """A file needs syncs of its bytes and its name; one of them is not enough."""
     disk = _new()
     fd = _written(disk, "a", b"abc")
     assert tree(disk.medium.base) == {"s": b"/"}
@@ -143,7 +144,7 @@ def test_only_what_was_synced_survives() -> None:
 
 
 def test_ext4_sync_of_any_file_saves_all_names() -> None:
-    """Names and lengths are in one journal there."""
+    """Names and lengths are in one journal on ext4."""
     disk = MemoryDisk(model="ext4")
     disk.make_root("/s")
     _written(disk, "a", b"abc")
@@ -152,7 +153,7 @@ def test_ext4_sync_of_any_file_saves_all_names() -> None:
 
 
 def test_failed_sync_loses_what_reads_still_show() -> None:
-    """No later sync brings it back; writing it again does."""
+    """No later sync saves the lost bytes; writing them again does."""
     disk = _new()
     fd = _written(disk, "a", bytes(range(1, 50)))
     disk.sync_directory(disk.open_root("/s"))
@@ -168,7 +169,7 @@ def test_failed_sync_loses_what_reads_still_show() -> None:
 
 
 def test_full_disk_writes_what_fits() -> None:
-    """A reservation counts as taken, and what is removed is free again."""
+    """A reservation counts as used space, and removed bytes are free again."""
     disk = _new()
     fd = _written(disk, "a", b"12345")
     disk.fill(4)
@@ -217,7 +218,7 @@ def test_nth_call_fails_and_nothing_else() -> None:
 class Toy:
     """A log of lines in one file, and the number of durable ones in another.
 
-    `bug` leaves something out that it must do.
+    `bug` names a required step that is left out.
     """
 
     def __init__(self, disk: MemoryDisk, bug: str) -> None:
@@ -299,7 +300,7 @@ def test_classic_bugs_of_a_toy_are_caught(bug: str) -> None:
 
 
 def test_toy_without_a_bug_is_sound() -> None:
-    """No state is found wrong that is not."""
+    """Right states are not reported as wrong."""
     assert _toy_problems("") == set()
 
 

@@ -34,11 +34,11 @@ from faults.workers import count_of_workers
 
 __all__ = ["Broken", "Said", "Watch", "Work", "run_cases", "scratch", "told", "watch"]
 
-# A case that says nothing for so long hangs. A machine that is busy takes its time.
+# A case without an announcement for this time hangs. Allows for a busy machine.
 QUIET_S = 12.0
 # Time that it waits for a processor does not count, up to this multiple.
 _BUSY = 10
-# The seeds of one run: far enough apart that the runs of other days have others.
+# Distance of the seeds of one run: so large that runs of other days have other seeds.
 _STEP = 1_000_000_007
 _TEXT_BYTES = 4096
 _FRAMES = 7
@@ -52,9 +52,9 @@ class Said(NamedTuple):
     """Result of a case.
 
     Attributes:
-        done: how many calls it made that count.
-        failure: what was wrong; "" if nothing was.
-        notes: what else was counted.
+        done: number of calls that count.
+        failure: the problem; "" for none.
+        notes: other counts.
     """
 
     done: int
@@ -67,7 +67,7 @@ class Watch:
 
     Attributes:
         done: calls that count, so far.
-        notes: what else is counted.
+        notes: other counts.
     """
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class Watch:
         self.said: deque[str] = deque(maxlen=2_000)
 
     def say(self, text: str) -> None:
-        """About to do this."""
+        """Announce the next step."""
         self._count += 1
         self.said.append(text[:200])
         data = text.encode(errors="replace")[: _TEXT_BYTES - 24]
@@ -112,8 +112,8 @@ def run_cases(work: Work, count: int, seed: int, tally: Tally, *, each: int) -> 
 
     Args:
         work: runs the case of a seed in a directory; raises `Broken`.
-        seed: of the first case; that alone is run where `count` is 1.
-        each: about how many calls a case makes.
+        seed: of the first case; only that is run if `count` is 1.
+        each: approximate number of calls of a case.
     """
     context = multiprocessing.get_context("spawn")
     notes: Counter[str] = Counter()
@@ -161,7 +161,7 @@ def _begin() -> None:
 
 
 def watch(work: Work, seed: int, folder: str, quiet_s: float | None = None) -> Said:
-    """Run the case of a seed in a child, and look after it."""
+    """Run the case of a seed in a child, and watch it."""
     own = Path(tempfile.mkdtemp(dir=folder))
     seen = Watch()
     reading, writing = os.pipe()
