@@ -17,7 +17,7 @@ path = tempfile.mkdtemp()
 store = logstore.open(path)
 p = store.create_topic("t", config=logstore.TopicConfig(flush_ms=200))[0]
 
-# As in a container with a small limit: no room for the stack of another thread.
+# Like a container with a small limit: no room for the stack of another thread.
 pages = pathlib.Path("/proc/self/statm").read_text().split()[0]
 used = int(pages) * resource.getpagesize()
 before = resource.getrlimit(resource.RLIMIT_AS)

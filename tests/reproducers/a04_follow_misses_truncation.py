@@ -28,7 +28,7 @@ WRITER = textwrap.dedent("""
 
 
 def judge(name, seen, error):
-    """Either all the new records, or an error."""
+    """Check for either all new records, or an error."""
     new = [r.offset for r in seen if r.value == b"new"]
     if error is None and new != list(range(5, 15)):
         print(f"WRONG {name}: no error, and of the new records 5..14 came only {new}")

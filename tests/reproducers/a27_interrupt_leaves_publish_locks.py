@@ -38,7 +38,7 @@ deadline, interrupts, rounds = time.monotonic() + seconds, 0, 0
 
 
 def first_held():
-    """The partition whose locks this thread, which does nothing now, still has."""
+    """The partition whose locks this idle thread still holds."""
     free = []
 
     def look():

@@ -41,7 +41,7 @@ def handler(*_):
 
 signal.signal(signal.SIGALRM, handler)
 with tempfile.TemporaryDirectory() as path, logstore.open(path) as store:
-    # No sync by number: an interrupt in that comes when all is in.
+    # No sync by number of records: an interrupt in it comes after the whole append.
     config = logstore.TopicConfig(flush_messages=100_000_000)
     p, other = store.create_topic("t", 2, config).partitions
     follower = subprocess.Popen(

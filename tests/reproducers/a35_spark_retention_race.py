@@ -1,6 +1,6 @@
 """Spark source: retention between a task's look at the start of the log and its first
 read fails the task with OffsetOutOfRangeError, also with failOnDataLoss=false: the read
-is made outside of the `try` that knows what to do about it.
+is made outside of the `try` that handles it.
 
 Usage: python a35_spark_retention_race.py (needs pyspark, starts no JVM)
 """

@@ -32,7 +32,7 @@ def make(path, magic, codec, kill):
 
 
 def alter(file, by):
-    """The offset of the last batch; returns the position of that."""
+    """Alter the offset of the last batch; return the position of the batch."""
     with open(file, "r+b") as log:
         data, pos, last = log.read(), 0, 0
         while pos < len(data):

@@ -110,8 +110,8 @@ NEEDS = {
     "r29_java_reader_leaves_out": "spark",
     "s16_owner_opened_on_a_full_disk": "mounts",
 }
-# These make thousands of files, or large ones, and have nothing to do with how long a
-# sync takes.
+# These make thousands of files, or large ones, and do not depend on the duration of a
+# sync.
 IN_MEMORY = {
     "a14_reader_beside_big_deletion",
     "a15_limit_of_open_files",
@@ -144,7 +144,7 @@ SHORT = {
     "s04_interrupted_commit_keeps_the_store_locked": [["25"]],
     "s11_consumer_waits_for_its_own_process": [["3"]],
 }
-# What `a21` takes at its largest, bytes.
+# Bytes that `a21` needs at most.
 LARGE = 12 << 30
 
 is_long = os.environ.get("LOGSTORE_REPRODUCERS") == "long"
@@ -218,7 +218,7 @@ def test_what_once_went_wrong_is_right(
     tmp_path: Path,
     request: pytest.FixtureRequest,
 ) -> None:
-    """The program finds nothing wrong."""
+    """The program finds no mistake."""
     needed = NEEDS.get(script.stem)
     if needed is not None and not _is_there(needed):
         pytest.skip(f"needs {NAMES.get(needed, needed)}")
@@ -255,7 +255,7 @@ def test_what_once_went_wrong_is_right(
     text = f"{script.name} {' '.join(arguments)}: {said}\n{out}"
     if "WRONG" in out:
         pytest.fail(text, pytrace=False)
-    # A program that cannot find out is no expected failure.
+    # A program that could not run its check is no expected failure.
     assert said == "status 0", text
 
 
