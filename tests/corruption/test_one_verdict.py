@@ -68,9 +68,9 @@ class Answers:
         verified: by `verify`, deeply.
         damage: its problems that are damage to records.
         read: offsets that a reader gets, and the name of the error.
-        skipped: the same of a reader that leaves out damage.
+        skipped: the same for a reader that skips damage.
         told: offsets that this reader reports as left out.
-        end: where the log ends for it.
+        end: the end offset for it.
     """
 
     verified: logstore.types.VerifyReport

@@ -553,7 +553,7 @@ def test_repair_of_several_damages_at_random(
     sound: Path, tmp_path: Path, seed: int, mode: str
 ) -> None:
     """Two to four of them: each batch that no damage has touched stays in mode skip,
-    each record is read as it was written, and every byte is still in the store or its
+    each record is read unchanged, and every byte is still in the store or its
     quarantine."""
     rng = random.Random(f"{sound.parent.name}/{seed}")
     store = tmp_path / "store"

@@ -53,9 +53,9 @@ _TOLD: Final[Any] = ({"to": "earliest"}, {"to": "latest"}, {"to": 3}, {"shift": 
 # Files of different moments.
 MIXED: Final = ("running", "linked open", "over", "touched")
 TOUCHES: Final = ("left out", "old", "doubled", "damaged", "cut")
-# (file, its change). A store cannot notice that one of these files is older than the
-# others, or missing: the last publication is published again. For the same reason a
-# publisher does not repeat, in copies of `MIXED`, publications missing in their ledger.
+# (file, its change). A store cannot notice an old or missing file among these: the last
+# publication is published again. For the same reason a publisher does not repeat, in
+# copies of `MIXED`, publications missing in their ledger.
 BLIND: Final = frozenset(
     {(".logstore-published", "old"), (".logstore-published", "left out")}
 )

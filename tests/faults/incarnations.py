@@ -1,21 +1,21 @@
-"""Topics that are deleted and made again, cut and grown, compacted, moved, and used by
-another program, while readers, consumers and producers continue.
+"""Topics that are deleted and created again, cut and grown, compacted, moved, and used
+by another program, while readers, consumers and producers continue.
 
 A history is a list of steps on one topic. Between any two of them each user takes a
 step: handles read on, consumers of each kind poll and commit, transactions publish,
 records are staged. Each appended record is unique, so that it shows the incarnation of
 the topic, and the growth of its log, to which it belongs. The judge knows all of them:
 
-- a handle is never given a record of another incarnation than its own;
+- a handle never gets a record of another incarnation than its own;
 - a named producer gets the sequence of its last record in the current log, finds its
   last call again, and continues after it;
 - a consumer that commits gets each record of the current log once, in order, since its
   last valid position, and no record that no log had; an open one does not skip any
-  either, wherever the log was cut;
-- a transaction group never publishes one input twice, and leaves none out that was
-  there when it was idle;
-- a committed offset is there after everything but a re-creation and a cut below it;
-- the id of the topic changes with each re-creation, and with nothing else.
+  either, at any place of a cut;
+- a transaction group never publishes an input twice, and skips no input that was there
+  when it was idle;
+- a committed offset survives everything but a re-creation and a cut below it;
+- the id of the topic changes with each re-creation, and only then.
 
 A topic that was never written to cannot be distinguished from another one of its name:
 if another program makes it again, it is the same topic.

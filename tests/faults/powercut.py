@@ -291,7 +291,7 @@ class Cut:
 def _up_to(
     pending: list[tuple[int, Change]], size: Change
 ) -> Iterator[tuple[int, Change]]:
-    """Changes made before a durable size, without the parts of writes past it: those
+    """Changes made before a durable size, without the parts of writes past it: parts
     that are not on the disk yet never get there."""
     for number, change in pending:
         if change.kind == "write" and change.node == size.node:

@@ -375,7 +375,7 @@ class _Case:
     # -- looking
 
     def look(self, store: Any) -> str:
-        """Check that state files read as they were written."""
+        """Check that state files have the written content."""
         if store.topics() != sorted(self.topics):
             return f"topics {store.topics()} for {sorted(self.topics)}"
         for name, (config, logs) in self.topics.items():

@@ -144,7 +144,7 @@ SHORT = {
     "s04_interrupted_commit_keeps_the_store_locked": [["25"]],
     "s11_consumer_waits_for_its_own_process": [["3"]],
 }
-# Bytes that `a21` needs at most.
+# Bytes of memory that `a21` needs.
 LARGE = 12 << 30
 
 is_long = os.environ.get("LOGSTORE_REPRODUCERS") == "long"

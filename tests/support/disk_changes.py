@@ -98,7 +98,7 @@ def tree(nodes: Nodes, directory: int = ROOT, path: str = "") -> dict[str, bytes
 
 def changes_up_to(pending: list[Change], cut: Cut) -> Iterator[Change]:
     """Changes made before a durable cut, without the parts of writes past its size:
-    those that are not on the disk yet never get there."""
+    parts that are not on the disk yet never get there."""
     for change in pending:
         if isinstance(change, Write) and change.node == cut.node:
             data = change.data[: max(cut.size - change.pos, 0)]
