@@ -321,8 +321,8 @@ class Replay:
             store.recover()
 
     def rebuild(self, sequence: AppendSequence, offset: int) -> None:
-        """Rebuild the indexes of the closed log, from the segment that contains an
-        offset, or ends there."""
+        """Rebuild the indexes of the closed log, starting with the segment that
+        contains an offset, or ends there."""
         logs = logs_in(self.partition(sequence))
         bases = [int(log.name[:20]) for log in logs]
         first = max((base for base in bases if base <= offset), default=0)

@@ -18,11 +18,11 @@ _TEXTS = (
     "tab\tend\n",
     "\x01\x1f\x7f",
 )
-# Fields whose unknown values make Kafka's tool fail: only these values are used.
+# Number of valid values of fields whose other values make Kafka's tool fail.
 _RANGES = {"transactionStatus": 8}
 _NEVER_NULL = "transactionPartitions"
 _SIZES = {"int8": 8, "int16": 16, "uint16": 16, "int32": 32, "int64": 64}
-# Unsigned in logstore; Kafka's tool shows them with a sign.
+# Not negative in logstore; Kafka's tool shows them with either sign.
 _SIZES |= {"uint31": 32, "uint63": 64}
 
 
