@@ -40,7 +40,7 @@ asyncio.run(main())
 def test_followers_have_what_a_killed_process_has_acknowledged(
     tmp_path: Path, loop_kind: str
 ) -> None:
-    """Each record once, in order; every one whose append had returned; over rolls."""
+    """Each record once, in order, over rolls; every acknowledged one is delivered."""
 
     async def main() -> None:
         process = await asyncio.create_subprocess_exec(

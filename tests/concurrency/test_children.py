@@ -1,4 +1,4 @@
-"""Child processes of a writer: forked, started anew by multiprocessing, or by exec."""
+"""Child processes of a writer: forked, spawned by multiprocessing, or by exec."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ METHODS = multiprocessing.get_all_start_methods()
 def test_worker_of_each_start_method_reads_and_may_not_write(
     tmp_path: Path, method: str
 ) -> None:
-    """It gets the path: it is refused as a writer while this process is one, reads what
-    is there, and leaves this process alone."""
+    """The worker gets the path: it is refused as a writer while this process is one,
+    reads the records, and does not affect this process."""
     assert set(METHODS) == {"fork", "spawn", "forkserver"}
     context = multiprocessing.get_context(method)
     with logstore.open(tmp_path) as store:
@@ -40,11 +40,11 @@ def test_worker_of_each_start_method_reads_and_may_not_write(
             for found in results:
                 assert found["writing"] == os.getpid()
                 assert found["values"] == [r.value for r in expected(1, 0, 10)]
-                # A fork has a copy of what is open; one that was started anew nothing.
+                # A fork has copies of open descriptors; a spawned child has nothing.
                 assert bool(found["inherited"]) == (method == "fork")
             assert append_one(partition, durable=True) == 10
             store.close()
-            # And each may be the next writer.
+            # Each worker may be the next writer.
             assert [pool.apply(append_next, (tmp_path,)) for _ in range(3)] == [
                 11, 12, 13,
             ]  # fmt: skip
@@ -92,7 +92,7 @@ fill(partition, 10)
 
 @contextlib.contextmanager
 def script(code: str, path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A writer in a process of its own that goes on with `code`, killed in the end."""
+    """A writer in another process that continues with `code`, killed in the end."""
     tests = Path(__file__).parents[1]
     source = Path(logstore.__file__).parents[1]
     with subprocess.Popen(
@@ -118,8 +118,8 @@ def script(code: str, path: Path) -> Iterator[subprocess.Popen[str]]:
     ],
 )
 def test_end_of_a_forked_child_changes_nothing(tmp_path: Path, ending: str) -> None:
-    """However it ends: what was appended and not synced yet is the parent's, no file is
-    written twice, and no mark of a clean stop is left."""
+    """Appended records that are not synced yet stay with the parent, no file is written
+    twice, and no mark of a clean stop is left, however the child ends."""
     code = f"""
     before = snapshot_of(path)
     pid = os.fork()
@@ -142,9 +142,9 @@ def test_end_of_a_forked_child_changes_nothing(tmp_path: Path, ending: str) -> N
 def test_store_that_is_forgotten_while_the_handlers_of_a_fork_run_changes_nothing(
     tmp_path: Path,
 ) -> None:
-    """The collector may run before the handler of logstore does, which is not the first
-    one in the child: no thread is waited for that is not there, and nothing is
-    closed."""
+    """The collector may run before logstore's fork handler, which is not the first one
+    in the child: the child does not wait for threads that it does not have, and closes
+    nothing."""
     code = f"""
     import os, sys
     first = []
@@ -198,7 +198,7 @@ def next_writer(path: Path, writer: subprocess.Popen[str]) -> None:
 def test_forked_child_that_outlives_the_writer_does_not_keep_the_lock(
     tmp_path: Path,
 ) -> None:
-    """It has the descriptors and not the lock, nor the right to use them."""
+    """The child has the descriptors, but not the lock, and may not use them."""
     code = """
     if os.fork() == 0:
         assert descriptors_in(path)
@@ -228,8 +228,8 @@ def test_forked_child_that_outlives_the_writer_does_not_keep_the_lock(
 def test_program_that_the_writer_started_has_nothing_of_the_store(
     tmp_path: Path,
 ) -> None:
-    """Also one that gets all descriptors which are not closed on exec, and outlives the
-    writer: none is of the store, and the lock is free."""
+    """Even a program that inherits all descriptors which are not closed on exec, and
+    outlives the writer: none belongs to the store, and the lock is free."""
     code = """
     reader = partition.read()
     next(reader)

@@ -49,8 +49,8 @@ def disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
 
 @pytest.fixture(autouse=True)
 def no_log() -> Iterator[None]:
-    """A record of a warning would keep its error, that its frames, and those the files
-    that are to make room."""
+    """Turn the log off: a logged warning would keep its error alive, and through its
+    frames the deleted files that must free space."""
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)
@@ -68,7 +68,7 @@ def new_partition(store: logstore.Store, **settings: int) -> logstore.Partition:
 
 
 def fill_up(partition: logstore.Partition, count: int = 7) -> int:
-    """Append until the disk is full, `count` records a call; returns the end."""
+    """Append until the disk is full, `count` records a call; return the end offset."""
     with pytest.raises(logstore.DiskFullError):
         while True:
             end = partition.end_offset
@@ -87,7 +87,7 @@ def fill_rest(disk: Path) -> None:
 
 
 def append_soon(partition: logstore.Partition) -> range:
-    """Append once the store's thread has removed what was deleted."""
+    """Append once the store's thread has removed the deleted files."""
     deadline = time.monotonic() + 30
     while True:
         try:
@@ -98,8 +98,8 @@ def append_soon(partition: logstore.Partition) -> range:
 
 
 def test_full_disk_refuses_the_append_and_leaves_the_log(disk: Path) -> None:
-    """Nothing of the failed call is there; reading, in another process, too, flushing
-    and closing go on; with room again, appending goes on without a gap."""
+    """The failed call leaves nothing; reading (in another process, too), flushing and
+    closing still work; with room again, appends continue without a gap."""
     with logstore.open(disk / "data") as store:
         partition = new_partition(store)
         end = fill_up(partition)
@@ -126,7 +126,7 @@ def test_full_disk_refuses_the_append_and_leaves_the_log(disk: Path) -> None:
 
 
 def test_closing_on_a_full_disk_loses_nothing(disk: Path) -> None:
-    """What was appended is durable; only the marks of a clean stop may be missing."""
+    """Appended records are durable; only the marks of a clean stop may be missing."""
     (disk / "others").write_bytes(bytes(MIB))
     with logstore.open(disk / "data") as store:
         end = fill_up(new_partition(store))
@@ -143,8 +143,8 @@ def test_closing_on_a_full_disk_loses_nothing(disk: Path) -> None:
 
 
 def test_positions_of_groups_count_after_a_full_disk(disk: Path) -> None:
-    """Twice in succession there is no space for the marks of a writer, and of a clean
-    stop: the topics stay the same ones."""
+    """The disk is too full twice in a row for the marks of a writer and of a clean
+    stop: the topics are still taken for the same ones."""
     (disk / "others").write_bytes(bytes(MIB))
     with logstore.open(disk / "data") as store:
         partition = new_partition(store)
@@ -216,8 +216,8 @@ def test_store_without_a_free_byte_opens_and_deletes(disk: Path) -> None:
 
 
 def test_reader_in_another_process_sees_no_part_of_a_failed_append(disk: Path) -> None:
-    """Each call has a number, in all of its records: none of a call that failed is ever
-    seen by a process that looks all the time."""
+    """All records of a call have its number: a process that reads all the time never
+    sees a record of a failed call."""
     stop = disk.parent / "stop"
     program = f"""
         import contextlib
@@ -268,7 +268,7 @@ def test_reader_in_another_process_sees_no_part_of_a_failed_append(disk: Path) -
 
 
 def test_reserve_keeps_room_for_others(disk: Path) -> None:
-    """With min_free_bytes the append fails while that much is still free."""
+    """An append fails while min_free_bytes are still free."""
     config = logstore.StoreConfig(min_free_bytes=2 * MIB)
     with logstore.open(disk / "data", config=config) as store:
         partition = new_partition(store)

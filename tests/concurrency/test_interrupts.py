@@ -1,8 +1,8 @@
 """An exception from outside (Ctrl-C, a signal handler) at any line of a call.
 
-A trace function raises at the k-th line that the engine executes, for every k. However
-it ends, the call is whole or absent, the partition is usable or ended for good, and the
-log holds just what the offsets say.
+A trace function raises at the k-th line that the engine executes, for every k. In each
+case the call is whole or absent, the partition is usable or ended until it is reopened,
+and the log holds exactly the records that the offsets claim.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def with_lines(path: str) -> frozenset[int]:
 
 
 class Interrupt(BaseException):
-    """As KeyboardInterrupt, but nobody else's."""
+    """Stands for KeyboardInterrupt, and is raised only by these tests."""
 
 
 def interrupted_at(
@@ -70,9 +70,9 @@ def interrupted_at(
 ) -> bool:
     """Run `call` in a thread and raise `Interrupt` at the n-th line of the engine.
 
-    Returns whether there were so many lines. What else `call` raises goes on. In a
-    thread of its own because a trace function that raises inside an exception handler
-    leaves that exception behind as the thread's current one.
+    Returns whether there were that many lines. Other errors of `call` are raised. It
+    runs in a new thread because a trace function that raises inside an exception
+    handler leaves that exception as the thread's current one.
     """
     count = 0
     source = str(Path(logstore.__file__).parent)
@@ -123,7 +123,7 @@ ADDED = {"append": 1, "append_many": 3, "append_many-rolls": 20, "append-durable
 def test_append_interrupted_at_any_line_is_whole_or_absent(
     tmp_path: Path, magic: int, call: str
 ) -> None:
-    """The end says which; the next append goes there and gets that offset."""
+    """The end offset shows which; the next append gets that offset."""
     config = logstore.StoreConfig(flush_checkpoint_ms=1 << 40)
     # The long call: every other line with magic 1, the rest with magic 2.
     step = 2 if "rolls" in call else 1
@@ -169,8 +169,8 @@ def test_append_interrupted_at_any_line_is_whole_or_absent(
 def test_other_calls_interrupted_at_any_line_lose_nothing(
     tmp_path: Path, what: str
 ) -> None:
-    """Before its commit such a call has not happened, after it it has; either way the
-    log reads right, here and after a reopening."""
+    """Interrupted before its commit, such a call has not happened; after it, it has.
+    In both cases the log reads right, here and after a reopening."""
     calls: dict[str, Callable[[logstore.Partition], object]] = {
         "roll": lambda p: p.roll(),
         "delete_before": lambda p: p.delete_before(14),
@@ -203,7 +203,7 @@ def test_other_calls_interrupted_at_any_line_lose_nothing(
 
 
 def check_indexes(path: Path, where: object) -> None:
-    """The index files are what the logs give."""
+    """Check that the index files match the logs."""
     assert logstore.verify(path).problems == (), where
     names = sorted(path.glob("orders-0/*.*index"))
     before = [name.read_bytes() for name in names]
@@ -214,8 +214,8 @@ def check_indexes(path: Path, where: object) -> None:
 def test_roll_whose_undoing_is_interrupted_at_any_line_leaves_sound_indexes(
     tmp_path: Path,
 ) -> None:
-    """The undoing is done again from its beginning, with files that the first try has
-    left shorter."""
+    """The undo starts again from its beginning, with files that the first try has
+    shortened."""
     line, interrupted = 1, True
     while interrupted:
         path = tmp_path / str(line)
@@ -237,8 +237,8 @@ def test_roll_whose_undoing_is_interrupted_at_any_line_leaves_sound_indexes(
 def test_append_interrupted_twice_behind_its_commit_leaves_sound_indexes(
     tmp_path: Path,
 ) -> None:
-    """The first one comes at the end of the call that commits, the second when the undo
-    looks what there is: the next call undoes it."""
+    """The first interrupt strikes at the end of the call that commits, the second one
+    when the undo examines the state: the next call undoes it."""
     commit, size = native.Planner.commit, native.SegmentState.size.fget
     is_commit = False
 
@@ -289,7 +289,7 @@ def test_close_interrupted_at_any_line_and_closed_again_leaves_sound_indexes(
 def test_publication_interrupted_twice_takes_no_appends_that_would_be_lost(
     tmp_path: Path,
 ) -> None:
-    """Opening the store undoes it, with all that lies behind it."""
+    """Opening the store undoes it, with all that follows it."""
     with logstore.open(tmp_path) as store:
         topic = store.create_topic("a", 2)
         for partition in topic:
@@ -322,8 +322,7 @@ def test_publication_interrupted_twice_takes_no_appends_that_would_be_lost(
 def test_publication_interrupted_twice_behind_its_commit_is_shown_as_a_whole(
     tmp_path: Path, then: str, ends: list[int]
 ) -> None:
-    """Also where only one of its partitions is looked at, appended or published to
-    next."""
+    """Even if only one of its partitions is read, appended or published to next."""
     with logstore.open(tmp_path) as store:
         topic = store.create_topic("a", 2)
 
@@ -384,8 +383,8 @@ def test_topic_is_deleted_with_what_an_interrupted_add_partitions_made(
 def test_topics_are_whole_or_absent_where_a_call_is_interrupted_at_any_line(
     tmp_path: Path, what: str
 ) -> None:
-    """Afterwards topics can be made, also of the same name, and a smaller one leaves
-    nothing of the one that was cut short to be found by the next opening."""
+    """Afterwards topics can be created, also of the same name: if the new one has fewer
+    partitions, the next opening finds no other partition of the interrupted one."""
     engine = (
         "store.py", "topics.py", "topic_changes.py", "topic_settings.py",
         "known_ids.py", "deleted_directories.py", "partitions.py",
@@ -418,6 +417,6 @@ def test_topics_are_whole_or_absent_where_a_call_is_interrupted_at_any_line(
                 try:
                     assert len(store.topic(name)) in counts, (line, name)
                 except logstore.TopicNotFoundError:
-                    # Its deletion was cut short behind its commit, and is over now.
+                    # Its deletion was interrupted after its commit, and is over now.
                     assert (what, name) == ("delete", "a"), line
         line += 1

@@ -27,7 +27,7 @@ def open_now():
 
 
 def done(code: str, path: Path) -> str:
-    """What another process says that runs `code` on a store, and ends well."""
+    """Output of another process that runs `code` on a store, and exits with 0."""
     tests = Path(__file__).parents[1]
     source = Path(logstore.__file__).parents[1]
     ended = subprocess.run(
@@ -46,8 +46,8 @@ def done(code: str, path: Path) -> str:
 
 @pytest.mark.parametrize("action", ["SIG_IGN", "SIG_DFL"])
 def test_file_size_limit_at_the_log_never_kills(tmp_path: Path, action: str) -> None:
-    """Also where SIGXFSZ would: the limit is seen before a byte is written. Once it is
-    lifted the log goes on without a gap."""
+    """Not even if SIGXFSZ would: the limit is seen before a byte is written. Once it is
+    lifted, the log continues without a gap."""
     code = f"""
     signal.signal(signal.SIGXFSZ, signal.{action})
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY))
@@ -75,8 +75,8 @@ def test_file_size_limit_at_the_log_never_kills(tmp_path: Path, action: str) -> 
 
 
 def test_file_size_limit_at_a_state_file_loses_nothing(tmp_path: Path) -> None:
-    """Many small segments: the list of them is what grows too large. The log goes on,
-    says so, and the next opening has more to look at."""
+    """Many small segments: the list of them grows too large. The log continues, logs
+    a message, and the next opening has more to check."""
     code = """
     import logging
     told = []
@@ -103,8 +103,8 @@ def test_file_size_limit_at_a_state_file_loses_nothing(tmp_path: Path) -> None:
 
 
 def test_too_few_descriptors_at_any_point_is_a_named_error(tmp_path: Path) -> None:
-    """Each number of descriptors, from none to enough, for a whole life of a store: the
-    system's refusal has its name, nothing leaks, no record is lost or altered."""
+    """Each number of descriptors, from none to enough, for a whole life of a store: a
+    failed call raises a named error, nothing leaks, no record is lost or altered."""
     write_store(tmp_path, 60, segment_bytes=500)
     code = """
     config = logstore.StoreConfig(max_open_files=8)
@@ -150,7 +150,7 @@ def test_too_few_descriptors_at_any_point_is_a_named_error(tmp_path: Path) -> No
 
 
 def test_more_segments_are_deleted_than_files_may_be_open(tmp_path: Path) -> None:
-    """By retention or by hand; a reader that has begun goes on."""
+    """By retention or by hand; a reader that has begun continues."""
     code = """
     store = logstore.open(path)
     partition = new_partition(store, segment_bytes=300)
@@ -169,7 +169,7 @@ def test_more_segments_are_deleted_than_files_may_be_open(tmp_path: Path) -> Non
 
 
 def test_message_of_too_few_descriptors_says_so(tmp_path: Path) -> None:
-    """Whoever reads it knows which limit it is."""
+    """It names the limit."""
     write_store(tmp_path, 10)
     code = """
     resource.setrlimit(resource.RLIMIT_NOFILE, (open_now() + 1, 4096))
@@ -185,8 +185,8 @@ def test_message_of_too_few_descriptors_says_so(tmp_path: Path) -> None:
 def test_descriptors_of_many_partitions_are_what_the_documentation_says(
     tmp_path: Path, read_only: bool
 ) -> None:
-    """Reading and appending hold `max_open_files` at the most, whatever the number of
-    partitions; the store has two, or six if it is open for writing."""
+    """Reading and appending hold at most `max_open_files`, whatever the number of
+    partitions; the store itself holds two, or six if it is open for writing."""
     partitions, limit = 60, 8
     code = f"""
     config = logstore.StoreConfig(max_open_files={limit})

@@ -1,8 +1,8 @@
-"""A follower over thousands of rolls and deletions: what it holds does not grow.
+"""A follower over thousands of rolls and deletions: its resources do not grow.
 
-Hours of a follower are many rolls; what matters is their number. The writer rolls every
-few records and deletes all but the newest segments, a follower in another process
-counts what it holds at several points: each later one against the first.
+The number of rolls matters, not the hours that a follower runs. The writer rolls every
+few records and deletes all but the newest segments; a follower in another process
+counts its resources at several points, and each count is compared with the first.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ ROLLS = 2000
 CALL = 10  # records that make a segment
 KEPT = 40  # segments
 
-# So much may it be more than at the first point: a buffer here, a cache there. A leak
-# of one thing for each roll would be thousands.
+# Allowed growth since the first point, for buffers and caches. A leak of one object for
+# each roll would be thousands.
 SLACK = {"descriptors": 2, "maps": 10, "threads": 0, "objects": 400, "kib": 1500}
 
 FOLLOWER = """
@@ -66,8 +66,8 @@ with logstore.open(path, read_only=True, config=config) as store:
 def test_follower_over_thousands_of_rolls_holds_no_more_than_at_first(
     tmp_path: Path,
 ) -> None:
-    """Each record once and in order; descriptors, mappings, threads, objects of Python
-    and memory stay where they were."""
+    """Each record once and in order; the numbers of descriptors, mappings, threads and
+    Python objects, and the memory, do not grow."""
     tests = Path(__file__).parents[1]
     source = Path(logstore.__file__).parents[1]
     step = KEPT // 2 * CALL

@@ -32,7 +32,7 @@ FORK = multiprocessing.get_context("fork")
 
 
 def in_child(target: Callable[..., Any], *args: Any) -> Any:
-    """What `target(*args)` gives in a child that was forked here."""
+    """Result of `target(*args)` in a forked child."""
     here, there = FORK.Pipe()
 
     def run(out: Connection) -> None:
@@ -85,7 +85,8 @@ def open_and_close(path: Path) -> str:
 
 
 def test_second_writer_in_another_process_is_told_the_holder(tmp_path: Path) -> None:
-    """StoreLockedError at once, with the pid of the holder; readers come in."""
+    """It gets StoreLockedError at once, with the pid of the holder; readers can open
+    the store."""
     with logstore.open(tmp_path) as store:
         fill(new_partition(store), 5)
         assert in_child(open_and_close, tmp_path) == ("StoreLockedError", os.getpid())
@@ -94,7 +95,7 @@ def test_second_writer_in_another_process_is_told_the_holder(tmp_path: Path) -> 
 
 
 def test_lock_is_free_when_its_holder_was_killed(tmp_path: Path) -> None:
-    """The lock dies with the process, whatever is in the file."""
+    """The lock is released with the process, whatever the lock file contains."""
     code = """
 store = logstore.open(path)
 fill(new_partition(store), 20, call=1)
@@ -132,8 +133,8 @@ def test_second_lock_keeps_writers_out_where_the_first_was_dropped(
     tmp_path: Path,
 ) -> None:
     """The system drops Kafka's lock when this process closes the file once more, as a
-    copy of the directory does. The other one stays, and the next sync takes Kafka's
-    again, so that a broker is kept out, too."""
+    copy of the directory does. The second lock stays, and the next sync takes Kafka's
+    lock again, which keeps a broker out, too."""
     path = tmp_path / "data"
     with logstore.open(path) as store:
         partition = new_partition(store)
@@ -153,8 +154,8 @@ def test_second_lock_keeps_writers_out_where_the_first_was_dropped(
 def test_writer_whose_dropped_lock_another_program_took_syncs_nothing(
     tmp_path: Path,
 ) -> None:
-    """A broker that came in meanwhile may write to the same files: no record is told to
-    be durable, and the partition takes no more."""
+    """A broker that came in meanwhile may write to the same files: no record is
+    reported as durable, and the partition takes no more."""
     code = """
 import fcntl
 file = open(path + "/.lock", "r+b")
@@ -179,7 +180,7 @@ sys.stdin.read()
         for call in (append_one, lambda p: append_one(p, durable=True)):
             with pytest.raises(logstore.errors.SyncFailedError):
                 call(partition)
-        store.close()  # its cause was told
+        store.close()  # its cause was raised before
         with pytest.raises(logstore.StoreLockedError) as caught:
             logstore.open(tmp_path)
         assert caught.value.holder_pid == other.pid
@@ -295,7 +296,7 @@ with logstore.open(path, read_only=True) as store:
 
 
 def test_follower_in_another_process_survives_retention(tmp_path: Path) -> None:
-    """It gets each record once and in order, or is told that its place was deleted."""
+    """It gets each record once and in order, or an error that its place was deleted."""
     code = """
 with logstore.open(path, read_only=True) as store:
     partition = store.topic("orders")[0]
@@ -333,7 +334,7 @@ def test_killed_writer_loses_nothing_that_it_was_told_of(
     tmp_path: Path, seed: int
 ) -> None:
     """SIGKILL at any moment: every offset that was returned is there, in order, nothing
-    is invented, and the log goes on."""
+    is invented, and the log continues."""
     code = f"""
 store = logstore.open(path)
 config = config_of({seed % 3}, segment_bytes=3000, flush_messages=50)
@@ -379,7 +380,7 @@ fill(new_partition(store, flush_ms=3_600_000), 20)
 
 
 def test_file_size_limit_is_an_error_and_not_a_signal(tmp_path: Path) -> None:
-    """RLIMIT_FSIZE is a full disk: DiskFullError, the log as it was."""
+    """RLIMIT_FSIZE is a full disk: DiskFullError, the log unchanged."""
     code = """
 import resource
 resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))

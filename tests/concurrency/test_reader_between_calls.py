@@ -1,5 +1,5 @@
-"""A reader beside a writer that does something between any two of the reader's calls
-to the file system: what it then sees was there, and its next look sees it all."""
+"""A reader and a writer that does something between any two of the reader's calls to
+the file system: everything it then sees existed, and its next look sees all of it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MAGIC_OF = {"gzip": 1, "zstd": 2}
 
 
 class _Writer:
-    """A store and who writes to it, as a test moves it along."""
+    """A store and its writer, moved along by a test."""
 
     def __init__(self, path: Path, codec: str) -> None:
         self.path = path
@@ -75,7 +75,7 @@ class _Writer:
         self.partition.delete_before(self.partition.end_offset)
 
     def publish(self) -> None:
-        """Twelve records at once, in two calls."""
+        """Publish records that were staged in two calls."""
         partition = self.partition
         assert self.store is not None
         first = partition.end_offset
@@ -92,7 +92,7 @@ class _Writer:
             self.store.publish([stage.finish()])
 
     def truncate(self) -> None:
-        """The last batch goes; others of other sizes come."""
+        """Truncate the last batch, and append batches of other sizes."""
         self.partition.truncate_to(self.partition.end_offset - 2)
         fill(self.partition, 3, call=1)
 
@@ -118,7 +118,7 @@ class _Writer:
         self.close()
 
     def kill(self) -> None:
-        """Go on in a copy, as a kill leaves it."""
+        """Continue in a copy, as a kill leaves it."""
         copy = self.path.with_name("killed")
         shutil.copytree(self.path, copy)
         self.close()
@@ -129,7 +129,7 @@ class _Writer:
         append_garbage(logs_in(self.path / "orders-0")[-1])
 
 
-# What is done before a reader comes that opens or looks again, and what beside it.
+# Actions before a reader opens the store or looks again, and actions meanwhile.
 BEFORE = {"open": _Writer.append, "closed": _Writer.close, "killed": _Writer.tear}
 DOING: dict[str, Callable[[_Writer], None]] = {
     "append": _Writer.append_more,
@@ -147,9 +147,9 @@ DOING: dict[str, Callable[[_Writer], None]] = {
 
 @contextlib.contextmanager
 def _between(files: FaultyFiles, nth: int, do: Callable[[], None]) -> Iterator[None]:
-    """Do something right before the n-th call from now on that sees what is there.
+    """Run `do` right before the n-th call from now on that reads the store's state.
 
-    Opening a directory does not: no writer here makes or deletes one that is open.
+    Opening a directory does not count: no writer here makes or deletes an open one.
     """
     left = nth
 
@@ -168,7 +168,7 @@ def _between(files: FaultyFiles, nth: int, do: Callable[[], None]) -> Iterator[N
 
 
 def _check(reading: logstore.Partition, magic: int, written: int) -> None:
-    """All that it reads is right, and nothing is missing."""
+    """Check that all records are right, and that none is missing."""
     start = reading.start_offset
     with contextlib.suppress(OffsetOutOfRangeError):
         got = list(reading.read(start))
@@ -236,7 +236,7 @@ def test_reader_sees_what_was_there_and_then_what_came(
 
 class _Stopping(FaultyFiles):
     """A disk that stops a thread in the middle of an append, before its second write to
-    a log. What comes first is in the files then."""
+    a log. The first write is in the files then."""
 
     def __init__(self, *, fails: bool) -> None:
         super().__init__()
@@ -245,7 +245,7 @@ class _Stopping(FaultyFiles):
         self._writes = 0
 
     def begin(self) -> None:
-        """From now on."""
+        """Count calls from now on."""
         self.before = self._count
 
     def _count(self, method: str, name: str) -> None:
@@ -277,7 +277,7 @@ class _Append:
 
     def beside(self, nth: int, behind: int) -> Callable[[str, str], None]:
         """Called before each call of a reader: at the n-th the append comes to its
-        middle, and so many behind it to its end."""
+        middle, and `behind` calls later to its end."""
         left = nth
 
         def step(method: str, name: str) -> None:
@@ -295,7 +295,7 @@ class _Append:
         return step
 
     def end(self) -> None:
-        """Let it come to its end, if it has begun."""
+        """Let the append finish, if it has begun."""
         self.files.go_on.set()
         if self._thread.ident is not None:
             self._thread.join(30)
@@ -320,7 +320,8 @@ def test_reader_sees_no_part_of_an_append_that_comes_between_its_calls(
     fails: bool,
     opens: bool,
 ) -> None:
-    """One of several segments, or of several writes to one: all of it, or nothing."""
+    """An append to several segments, or in several writes to one: the reader sees all
+    of it, or nothing."""
     stop_syncs(monkeypatch)
     steps = Steps(3)
     for nth in steps:

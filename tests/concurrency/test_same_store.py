@@ -37,7 +37,7 @@ def twin(tmp_path: Path) -> Iterator[Path]:
 def test_second_writer_by_a_bind_mount_raises_store_locked(
     tmp_path: Path, twin: Path
 ) -> None:
-    """In this process, and with its lock unharmed by the attempt; readers come in."""
+    """An attempt in this process leaves the lock intact; readers can open the store."""
     with logstore.open(tmp_path / "data") as store:
         partition = new_partition(store)
         fill(partition, 10)
@@ -59,7 +59,7 @@ def test_second_writer_by_a_bind_mount_raises_store_locked(
 
 
 def test_store_is_the_same_by_its_bind_mount(tmp_path: Path, twin: Path) -> None:
-    """Whichever path it is opened by next: nothing to mend, no other writer."""
+    """Whichever path it is opened by next: nothing to recover, no other writer."""
     with logstore.open(twin) as store:
         fill(new_partition(store, segment_bytes=400), 30)
     for path in (tmp_path / "data", twin):
@@ -82,7 +82,7 @@ print(found["writing"], len(found["values"]))
 def test_second_writer_in_another_mount_namespace_is_told_the_holder(
     tmp_path: Path,
 ) -> None:
-    """As in a container that has the directory as a volume, at a path of its own."""
+    """Like a container that has the directory as a volume, at another path."""
     unshare = shutil.which("unshare")
     other = tmp_path / "volume"
     other.mkdir()
@@ -107,12 +107,12 @@ def test_second_writer_in_another_mount_namespace_is_told_the_holder(
         )  # fmt: skip
     assert done.stderr == ""
     assert done.stdout.split() == [str(os.getpid()), "10"]
-    assert not any(other.iterdir())  # it was mounted there alone
+    assert not any(other.iterdir())  # it was mounted only in that namespace
 
 
 def test_linked_copy_has_a_lock_and_files_of_its_own(tmp_path: Path) -> None:
     """A copy made of hard links begins with the files of the original: each of the two
-    has one writer, and neither sees what the other one appends."""
+    has one writer, and neither sees the appends to the other."""
     data, linked = tmp_path / "data", tmp_path / "linked"
     with logstore.open(data) as store:
         fill(new_partition(store), 10)

@@ -20,7 +20,8 @@ CHAPTER = PAGE.read_text(encoding="utf-8").partition("## Running a service")[2]
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_service_that_is_stopped_closes_its_store(tmp_path: Path, number: int) -> None:
-    """As pasted. The next opening has nothing to recover, and all is durable."""
+    """The code of the page, unchanged. The next opening has nothing to recover, and all
+    is durable."""
     (code,) = re.findall(r"```python\n(.*?)```", CHAPTER, re.DOTALL)
     service = subprocess.Popen(
         [sys.executable, "-W", "error", "-c", code, str(tmp_path / "data")],
@@ -46,7 +47,8 @@ def test_service_that_is_stopped_closes_its_store(tmp_path: Path, number: int) -
 
 
 def test_unit_file_is_one() -> None:
-    """It has the sections, and each name once; the times leave room for a close."""
+    """The unit file has its sections, and each name once; the timeouts leave time for a
+    close."""
     (text,) = re.findall(r"```ini\n(.*?)```", CHAPTER, re.DOTALL)
     unit = configparser.ConfigParser(comment_prefixes="#", interpolation=None)
     unit.optionxform = str  # type: ignore[assignment, method-assign]

@@ -73,8 +73,8 @@ def owner_for(path: str, seconds: float) -> None:
 
 @pytest.mark.parametrize("has_owners", [True, False], ids=["owners", "keepers"])
 def test_acknowledged_records_are_there_once(tmp_path: Path, has_owners: bool) -> None:
-    """Whoever is killed, at whatever moment. A process that keeps the lock for a moment
-    is killed with it."""
+    """Whichever process is killed, at whatever moment. A process that keeps the lock
+    for a moment is killed with it."""
     path = str(tmp_path / "store")
     with logstore.open(path) as store:
         store.create_topic("a", 2, config_of(2))
@@ -117,7 +117,7 @@ def test_acknowledged_records_are_there_once(tmp_path: Path, has_owners: bool) -
     in_log = {tuple(value.split()) for value in counts if value is not None}
     for name, acknowledged in said.items():
         mine = {int(n) for who, n in in_log if who == name.encode()}
-        # One more, at most: the one that it was killed in.
+        # At most one more: the append during which it was killed.
         assert len(mine - acknowledged.keys()) <= 1
 
 
@@ -125,7 +125,8 @@ def test_acknowledged_records_are_there_once(tmp_path: Path, has_owners: bool) -
 def test_stopped_process_delays_nobody_beyond_the_time(
     tmp_path: Path, state: str
 ) -> None:
-    """Whatever it has: what was not written then never is."""
+    """The owner, or a process that holds the lock for a moment, is stopped: an append
+    that is reported as not written is never written later."""
     path = str(tmp_path / "store")
     with logstore.open(path) as store:
         store.create_topic("a", 2, config_of(2))

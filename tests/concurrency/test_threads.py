@@ -28,7 +28,7 @@ from support.values import (
 
 
 def run_all(*works: Callable[[], None]) -> None:
-    """Run each in a thread of its own; raise the first error."""
+    """Run each in its own thread; raise the first error."""
     errors: list[BaseException] = []
 
     def guarded(work: Callable[[], None]) -> None:
@@ -78,7 +78,7 @@ def test_appends_of_many_threads_are_all_there_once(tmp_path: Path, magic: int) 
 def test_readers_beside_a_writer_see_a_growing_prefix(
     tmp_path: Path, magic: int
 ) -> None:
-    """Every read is the log up to some point at or past what was there at its begin."""
+    """Every read returns the log up to its end at the begin of the read, or further."""
     count = 400
     with logstore.open(tmp_path) as store:
         partition = new_partition(store, magic, segment_bytes=3000, flush_messages=40)
@@ -108,8 +108,8 @@ def test_readers_beside_a_writer_see_a_growing_prefix(
 
 
 def test_readers_beside_deletion_finish_or_are_told(tmp_path: Path) -> None:
-    """A read that has begun delivers all to the end; one that comes too late gets the
-    new start."""
+    """A read that has begun delivers all records to the end; one that begins too late
+    gets the new start."""
     with logstore.open(tmp_path) as store:
         partition = new_partition(store, segment_bytes=1000, file_delete_delay_ms=0)
         fill(partition, 200)
@@ -165,8 +165,8 @@ def test_truncation_beside_readers_is_never_a_wrong_record(tmp_path: Path) -> No
 
 
 def test_close_beside_everything_is_a_named_error(tmp_path: Path) -> None:
-    """Threads that use a store while it is closed end with StoreClosedError, and what
-    they were told of is there."""
+    """Threads that use a store while it is closed end with StoreClosedError, and all
+    acknowledged records are there."""
     for _ in range(8):
         path = tmp_path / str(_)
         store = logstore.open(path)
@@ -210,7 +210,7 @@ def test_close_beside_everything_is_a_named_error(tmp_path: Path) -> None:
 
 
 def test_topics_made_and_deleted_by_many_threads(tmp_path: Path) -> None:
-    """Creating, using and deleting topics beside each other."""
+    """Creating, using and deleting topics at the same time."""
     with logstore.open(tmp_path) as store:
 
         def work(name: int) -> Callable[[], None]:
@@ -228,7 +228,7 @@ def test_topics_made_and_deleted_by_many_threads(tmp_path: Path) -> None:
 
 
 def test_one_topic_created_by_many_threads_is_created_once(tmp_path: Path) -> None:
-    """With exist_ok all get the same; without, one does."""
+    """All get the same topic with exist_ok; without it, one does."""
     with logstore.open(tmp_path) as store:
         found: list[logstore.Topic] = []
         run_all(*[lambda: found.append(store.create_topic("a", 3, exist_ok=True))] * 6)
@@ -263,9 +263,9 @@ def test_partitioner_shared_by_threads_keeps_its_balance(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("what", ["values", "keys", "timestamps", "headers", "arrow"])
 def test_slow_iterable_keeps_nobody_waiting(tmp_path: Path, what: str) -> None:
-    """What comes out of a socket or a queue is waited for before the partition's lock
-    is taken: meanwhile others append to the same partition, and everything is synced by
-    time, which one thread does for all partitions."""
+    """Items from a socket or a queue are awaited before the partition's lock is taken:
+    meanwhile others append to the same partition, and everything is synced by time,
+    which one thread does for all partitions."""
     with open_store(tmp_path, _files=Unsynced()) as store:
         topic = store.create_topic("orders", 2, config_of(2, flush_ms=5))
         partition, other = topic.partitions
@@ -350,8 +350,8 @@ def test_first_append_beside_a_call_on_the_store_does_not_lock_up(
 def test_collector_that_comes_while_a_file_is_opened_does_not_lock_up(
     tmp_path: Path,
 ) -> None:
-    """What it finds may be a segment, which gives its file back: to a set of files
-    whose lock the same thread holds."""
+    """It may collect a segment, which gives its file back: to a set of files whose lock
+    the same thread holds."""
     with logstore.open(tmp_path) as writing:
         fill(new_partition(writing, segment_bytes=700), 40)
     files = FaultyFiles()
@@ -384,9 +384,9 @@ def test_collector_that_comes_while_a_file_is_opened_does_not_lock_up(
             target=lambda: got.extend(partition.read()), daemon=True
         )
         reader.start()
-        reader.join(120)  # each collection looks at all that other tests have left
+        reader.join(120)  # each collection examines all objects left by other tests
         assert not reader.is_alive()
         assert got == expected(1, 0, 40)
         assert len(known) > 3
-        # Those that no file was opened for are still there.
+        # Entries for which no file was opened are still there.
         assert len(store._context.descriptors) <= len(known) + len(old)

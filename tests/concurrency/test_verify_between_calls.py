@@ -1,5 +1,5 @@
-"""`verify` beside a writer that does something between any two of its calls to the file
-system: a store that is sound at each moment has no problem."""
+"""`verify` while a writer does something between any two of its calls to the file
+system: a store that is intact at each moment has no problem."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COUNT = 12
 
 
 class _Writer:
-    """A store of two topics, and who writes to it."""
+    """A store of two topics, and its writer."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -60,7 +60,7 @@ class _Writer:
         self.store.delete_topic("other")
 
     def make_again(self) -> None:
-        """Another log under the same name, shorter than the one before."""
+        """Replace the log by a shorter one under the same name."""
         config = self.partition.config
         self.store.delete_topic("orders")
         fill(self.store.create_topic("orders", config=config)[0], 4)
@@ -79,7 +79,7 @@ class _Writer:
         self.append()
 
     def open(self) -> None:
-        """The store was closed, or its writer was killed."""
+        """Open the store after a close, or after its writer was killed."""
         self.store = open_store(self.path, _files=Unsynced())
         self.append()
 
@@ -145,8 +145,8 @@ def _round(path: Path, before: str, doing: Callable[[_Writer], None], nth: int) 
 def test_verify_beside_a_writer_has_no_false_alarm(
     tmp_path: Path, before: str, doing: Callable[[_Writer], None]
 ) -> None:
-    """Before each call; at the commit level before every thirteenth, from another one
-    on in each case."""
+    """The writer acts before each call; at the commit level before every thirteenth,
+    with another first one in each case."""
     nth = 1 + len(doing.__name__) % stride(13)
     calls = nth
     while nth <= calls:
@@ -162,7 +162,7 @@ def test_verify_beside_a_writer_has_no_false_alarm(
 def test_damage_beside_a_writer_is_a_problem(
     tmp_path: Path, doing: Callable[[_Writer], None]
 ) -> None:
-    """It is found by each look, however often the writer comes between."""
+    """Each look finds it, however often the writer acts in between."""
     writer, files = _Writer(tmp_path / "store"), FaultyFiles()
     writer.append()
     log = logs_in(writer.path / "orders-0")[0]

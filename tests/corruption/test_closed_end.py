@@ -84,7 +84,7 @@ def good_end(magic: int, codec: str) -> int:
 
 @pytest.fixture(params=FORMATS, ids=str)
 def moved(tmp_path: Path, request: pytest.FixtureRequest) -> tuple[Path, int, int]:
-    """(a store whose last batch has another offset, the end of what is right, the
+    """(a store whose last batch has another offset, the end of the right records, the
     position of the batch)."""
     path = tmp_path / "store"
     log = closed(path, *request.param)
@@ -144,7 +144,7 @@ def test_all_judges_name_the_first_offset_that_is_not_delivered(
 def test_opening_refuses_appends_and_changes_nothing(
     moved: tuple[Path, int, int],
 ) -> None:
-    """Nor is the damage forgotten when the store is closed, or when it is killed."""
+    """The damage is not forgotten when the store is closed, or when it is killed."""
     path, end, position = moved
     log = logs_in(path / "orders-0")[-1]
     data = log.read_bytes()
@@ -182,7 +182,7 @@ def test_repair_takes_the_batch_out(moved: tuple[Path, int, int], mode: str) -> 
 def test_offset_that_no_index_can_have_is_judged_alike(
     tmp_path: Path, magic: int
 ) -> None:
-    """A reader would follow it without a known end."""
+    """A reader that accepted such an offset would not know the end of the log."""
     path = tmp_path / "store"
     last = move(closed(path, magic), 1 << 40)
     (problem, *_) = logstore.verify(path).problems
@@ -208,7 +208,7 @@ def test_only_batch_of_the_last_segment(tmp_path: Path) -> None:
 def test_log_of_logstore_without_its_state_is_judged_alike(
     tmp_path: Path, state: str
 ) -> None:
-    """The recovery point of its clean stop is left."""
+    """The recovery point of its clean stop is still there."""
     path = tmp_path / "store"
     log = write_store(path, END, magic=2, call=CALL, index_interval_bytes=100)
     if state == "missing":
@@ -248,8 +248,8 @@ def test_without_a_known_end_nothing_is_judged(tmp_path: Path, why: str) -> None
 def test_log_that_goes_on_after_its_closed_end_is_not_cut(
     tmp_path: Path, batches: int, gap: int
 ) -> None:
-    """The recovery point may be of an earlier stop: what is before it is whole, so
-    nothing shows that what follows is damage."""
+    """The recovery point may be of an earlier stop: the log before it is complete, so
+    nothing shows that the rest is damage."""
     path = tmp_path / "store"
     log = closed(path)
     rows = [(b"k", b"v")] * CALL
@@ -270,7 +270,8 @@ def test_log_that_goes_on_after_its_closed_end_is_not_cut(
 def test_batch_that_did_not_fit_before_the_closed_end_is_no_damage(
     tmp_path: Path,
 ) -> None:
-    """The point lies inside of it: fewer offsets are free than it has."""
+    """The recovery point is inside of the batch: it has more records than free offsets
+    before the point."""
     path = tmp_path / "store"
     closed(path)
     (path / POINTS).write_text(f"0\n1\norders 0 {END - 1}\n")
@@ -281,7 +282,7 @@ def test_batch_that_did_not_fit_before_the_closed_end_is_no_damage(
 def test_several_batches_beyond_the_closed_end_are_no_moved_batch(
     tmp_path: Path,
 ) -> None:
-    """A gap before them, as compaction leaves it, is none that one batch filled."""
+    """No single batch filled the gap before them, which is like one of compaction."""
     path = tmp_path / "store"
     log = closed(path)
     move(log, 16)

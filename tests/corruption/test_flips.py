@@ -1,5 +1,5 @@
 """Every kind of file with bits flipped, lengths cut, parts lost: a reader gets just the
-records that were written, or an error behind a prefix of them; never anything else."""
+records that were written, or an error after a prefix of them; never anything else."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def damaged_store(path: Path, magic: int, codec: str) -> Path:
 
 
 def outcome(path: Path, magic: int) -> str:
-    """ "same" or "loud"; anything else fails the test that asked."""
+    """Result of a read: "same" or "loud"; anything else fails the test."""
     found: list[logstore.Record] = []
     want = expected(magic, 0, COUNT)
     try:
@@ -39,8 +39,8 @@ def outcome(path: Path, magic: int) -> str:
 
 
 def bits_of_frames(log: Path) -> Iterator[tuple[int, int]]:
-    """All bits of what no checksum covers, and some of the rest, of
-    any batch and the last one: (bit, byte in batch)."""
+    """All bits that no checksum covers, and some of the rest, of a random batch and
+    the last one: (bit, byte in batch)."""
     rng = random.Random(log.name)
     whole = frames(log)
     for frame in {rng.choice(whole), whole[-1]}:
@@ -81,7 +81,7 @@ def test_log_cut_anywhere_is_loud(tmp_path: Path, magic: int, codec: str) -> Non
 
 @every_format
 def test_zeroed_block_is_loud(tmp_path: Path, magic: int, codec: str) -> None:
-    """Zeros are what a lost write leaves; they are never records nor an end."""
+    """A lost write leaves zeros; they are neither records nor an end."""
     for log in logs_in(damaged_store(tmp_path, magic, codec)):
         data = log.read_bytes()
         for frame in frames(log):
@@ -97,7 +97,7 @@ def test_zeroed_block_is_loud(tmp_path: Path, magic: int, codec: str) -> None:
 def test_batches_swapped_repeated_or_lost_are_loud(
     tmp_path: Path, magic: int, codec: str
 ) -> None:
-    """Misdirected and lost writes: each batch is sound, their order is not."""
+    """Misdirected and lost writes: each batch is intact, their order is not."""
     for log in logs_in(damaged_store(tmp_path, magic, codec)):
         data = log.read_bytes()
         parts = [data[f.pos : f.pos + f.size] for f in frames(log)]
@@ -112,7 +112,7 @@ def test_batches_swapped_repeated_or_lost_are_loud(
                 if wrong is None:
                     continue
                 log.write_bytes(b"".join(wrong))
-                # Bytes behind the end of a closed log are not looked at by a reader.
+                # Readers ignore bytes after the end of a closed log.
                 more = log.read_bytes().startswith(data)
                 assert outcome(tmp_path, magic) == ("same" if more else "loud"), (
                     log,
@@ -125,7 +125,7 @@ def test_batches_swapped_repeated_or_lost_are_loud(
 def test_segment_copied_over_another_is_loud(
     tmp_path: Path, magic: int, codec: str
 ) -> None:
-    """A name that is not the first batch's offset."""
+    """The name of the segment is not the offset of its first batch."""
     logs = logs_in(damaged_store(tmp_path, magic, codec))
     assert len(logs) > 2
     for one, two in [(0, 1), (1, 0), (1, 2), (-1, 0), (0, -1)]:
@@ -140,7 +140,7 @@ def test_flipped_bit_of_an_index_changes_nothing(
     tmp_path: Path, magic: int, codec: str
 ) -> None:
     """Indexes are hints: with any bit of them flipped, reads from any offset and time
-    lookups give what they gave."""
+    lookups return the same records."""
     directory = damaged_store(tmp_path, magic, codec)
     rng = random.Random(magic)
     records = expected(magic, 0, COUNT)
@@ -169,8 +169,8 @@ def test_flipped_bit_of_an_index_changes_nothing(
 def test_flipped_bit_of_a_state_file_costs_no_record(
     tmp_path: Path, magic: int, name: str
 ) -> None:
-    """Whatever a state file says, the log is read whole, and goes on at its end; an
-    error follows where Kafka's recovery point says that there was more."""
+    """Whatever a state file says, the log is read whole, and appends continue at its
+    end; an error follows if Kafka's recovery point says that there was more."""
     points = "recovery-point-offset-checkpoint"
     damaged_store(tmp_path / "from", magic, "none")
     found = list((tmp_path / "from").rglob(name))
@@ -192,7 +192,7 @@ def test_flipped_bit_of_a_state_file_costs_no_record(
                 assert list(records) == []
                 assert partition.append(b"x", timestamp_ms=1) == COUNT
             except logstore.CorruptionError:
-                # A recovery point that the log does not bear out.
+                # The recovery point is beyond the end of the log.
                 assert name == points
         for file in (tmp_path / "from").rglob("*"):
             if file.is_file() and file not in sound:

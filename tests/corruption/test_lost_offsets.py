@@ -1,5 +1,5 @@
-"""What is lost if batches are in the wrong order: a reader that leaves damage out, the
-error that it would raise, and verify name the same offsets, and all others are read.
+"""Offsets lost by batches in the wrong order: a reader that skips damage, the error
+that it would raise, and verify name the same offsets, and all others are read.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Log(NamedTuple):
 
 
 def log_of(path: Path, magic: int, codec: str, *, has_gaps: bool) -> Log:
-    """A log in one segment; or the first one is compacted, without record 0 and others
-    that a later segment has again."""
+    """A log in one segment; or in two, the first one compacted, without record 0 and
+    without keys that the second segment has again."""
     config = logstore.TopicConfig(
         message_format=magic,
         compression_type=codec,
@@ -87,7 +87,7 @@ def other_offset(number: int, offset: int):
 
 
 def in_place_of(number: int, other: int):
-    """A block of the disk has the batch of another one."""
+    """A block of the disk has the batch that belongs to another block."""
 
     def change(parts: dict[int, bytes]) -> None:
         parts[number] = parts[other]
@@ -96,7 +96,7 @@ def in_place_of(number: int, other: int):
 
 
 def swapped(*numbers: int):
-    """Batches have changed places in a circle."""
+    """Batches are rotated: each has the place of another one."""
 
     def change(parts: dict[int, bytes]) -> None:
         before = [parts[number] for number in numbers]
@@ -169,7 +169,7 @@ def test_what_is_lost_is_told_and_all_else_is_read(damaged: Log) -> None:
     assert found.items() <= damaged.values.items()
     assert damaged.values.keys() - found.keys() == damaged.values.keys() & lost
     assert caught.value.offset == told[0].first
-    # An error says where the log ends if nothing that is intact follows.
+    # If no intact batch follows, the error gives the end of the log.
     assert caught.value.next_offset == (told[0].next_offset or VALUES)
     named: set[int] = set()
     for problem in logstore.verify(damaged.path, deep=True).problems:
@@ -180,8 +180,8 @@ def test_what_is_lost_is_told_and_all_else_is_read(damaged: Log) -> None:
 
 @pytest.mark.parametrize("damaged", CASES, indirect=True)
 def test_what_is_not_lost_is_found(damaged: Log) -> None:
-    """By a read that begins there. A lookup of it may be an error: what is behind it
-    may show that its offset is wrong."""
+    """A read that begins there finds the record. A lookup of it may raise: the batch
+    after it may show that its offset is wrong."""
     with logstore.open(damaged.path, read_only=True) as store:
         partition = store.topic("t")[0]
         found = {record.offset for record in partition.read(on_corruption="skip")}
@@ -200,8 +200,8 @@ def test_what_is_not_lost_is_found(damaged: Log) -> None:
 def test_segment_of_a_lower_name_hides_no_records_of_the_one_before(
     tmp_path: Path, magic: int, codec: str, behind: int
 ) -> None:
-    """The log of another program: the batch that lies behind the begin of the next
-    segment is damage, also where only the records in it say that it does."""
+    """The log of another program: a batch beyond the base offset of the next segment
+    is damage, even if only the records in it show that."""
     partition = write_store(tmp_path, 24, magic, codec, call=3, segment_bytes=500)
     for file in (
         *tmp_path.glob(".*"),

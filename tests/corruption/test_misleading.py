@@ -1,5 +1,5 @@
-"""What is damaged so that it seems to fit: a length that leads to a later batch, an
-offset that reaches into the next one, a record that holds what looks like the log."""
+"""Damage that seems to fit: a length that leads to a later batch, an offset that
+reaches into the next one, a record that holds what looks like the log."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ formats = pytest.mark.parametrize(
 
 
 def forget_logstore(store: Path) -> None:
-    """As if another program had written the log."""
+    """Make the log look as if another program had written it."""
     for path in [store / ".logstore-owner", store / "orders-0" / ".logstore-state"]:
         path.unlink()
 
@@ -43,7 +43,7 @@ def lead_to(batch: Batch, end: int) -> None:
 
 
 def skipped(store: Path, start: int = 0) -> list[int]:
-    """The offsets that a reader gets from `start` on, who skips damage."""
+    """Offsets from `start` on of a reader that skips damage."""
     with logstore.open(store, read_only=True) as found:
         partition = found.topic("orders")[0]
         return [r.offset for r in partition.read(start, on_corruption="skip")]
@@ -57,7 +57,8 @@ def skipped(store: Path, start: int = 0) -> list[int]:
 def test_length_that_leads_to_a_later_batch_takes_none_between_with_it(
     tmp_path: Path, magic: int, codec: str, is_own: bool, damage: str, where: str
 ) -> None:
-    """Or to the end of its segment: `repair` and readers go on at the next batch."""
+    """The length may lead to the end of the segment, too: `repair` and readers continue
+    at the next batch."""
     sound = tmp_path / "sound"
     write_store(sound, COUNT, magic, codec, call=3, **SMALL)
     if not is_own:
@@ -98,9 +99,9 @@ def test_length_that_leads_to_a_later_batch_takes_none_between_with_it(
 def test_batches_in_the_values_of_a_damaged_one_are_not_taken_for_the_log(
     tmp_path: Path, outer: int, inner: int, shift: int
 ) -> None:
-    """A copy of another log, batch by batch, with nearly the same offsets: its length
-    tells how long it is, wherever else it is damaged; and where that is damaged, what
-    is in it."""
+    """The values are a copy of another log, batch by batch, with nearly the same
+    offsets. The size of the damaged batch follows from its length field, or, if that is
+    damaged, from its content."""
     write_store(tmp_path / "copied", COUNT + shift, inner, call=1)
     batches = batches_in(tmp_path / "copied" / "orders-0")
     data = batches[0].log.read_bytes()
@@ -114,7 +115,7 @@ def test_batches_in_the_values_of_a_damaged_one_are_not_taken_for_the_log(
     outside = batches_in(sound / "orders-0")
     inside = [batch for batch in outside if batch.log != outside[0].log]
     for one in (inside[1], outside[-1]):
-        # The length, and all from the magic on: no CRC covers what is between.
+        # The length, and all from the magic on: no CRC covers the bytes in between.
         for pos in [*range(8, 12), *range(16, one.size, 13)]:
             store = tmp_path / f"{one.first}-{pos}"
             shutil.copytree(sound, store)
@@ -134,7 +135,7 @@ def test_batches_in_the_values_of_a_damaged_one_are_not_taken_for_the_log(
 def test_what_follows_damage_is_the_next_batch_and_not_the_next_of_an_older_magic(
     tmp_path: Path,
 ) -> None:
-    """Where a topic went back to an older format."""
+    """The topic went back to an older format."""
     store = tmp_path / "store"
     with open_store(store, _files=Unsynced()) as found:
         partition = new_partition(found, 2)
@@ -155,8 +156,8 @@ def test_what_follows_damage_is_the_next_batch_and_not_the_next_of_an_older_magi
 def test_offset_that_reaches_into_the_next_batch_does_not_push_that_out(
     tmp_path: Path, magic: int, codec: str, far: int
 ) -> None:
-    """Even where all that could bear it out is damaged, too: the first of a segment has
-    just as many offsets as there are between the name and the second batch."""
+    """Even if all later batches are damaged, too: the first batch of a segment has
+    exactly the offsets between the segment's name and the second batch."""
     store = tmp_path / "store"
     write_store(store, COUNT, magic, codec, call=3, **SMALL)
     forget_logstore(store)
@@ -178,7 +179,7 @@ def test_offset_that_reaches_into_the_next_batch_does_not_push_that_out(
 def test_batch_behind_damage_does_not_take_the_offsets_of_what_is_damaged(
     tmp_path: Path, magic: int, codec: str
 ) -> None:
-    """In a log without gaps, where only one batch is left to contradict it."""
+    """In a log without gaps, in which only one other batch contradicts it."""
     store = tmp_path / "store"
     write_store(store, COUNT, magic, codec, call=3, **SMALL)
     batches = batches_in(store / "orders-0")

@@ -1,8 +1,8 @@
-"""Whether a directory is damaged has one answer: of `verify`, the report, the hand-over
-in both directions, a dry run of `repair`, `doctor`, opening and every way of reading,
-however often they are asked, also after the store was closed or killed meanwhile.
+"""All judges of a directory agree on whether it is damaged: `verify`, the report, the
+hand-over in both directions, a dry run of `repair`, `doctor`, opening and every way of
+reading, however often they run, also after the store was closed or killed meanwhile.
 
-What a reader leaves out are the offsets that `verify` gives for lost.
+A reader that skips damage leaves out the offsets that `verify` reports as lost.
 """
 
 from __future__ import annotations
@@ -37,20 +37,19 @@ OWN = ("closed", "killed", "compacted", "killed-compacted")
 ENDINGS = (*OWN, "copy", "broker", "killed-broker")
 FORMATS = ((2, "none"), (2, "gzip"), (1, "none"), (1, "gzip"), (0, "none"))
 PLACES = ("first", "inside", "last", "beside")
-# Offsets that compaction removes, and those of newer records with their keys.
+# Offsets that compaction removes, and the offsets of newer records with their keys.
 NEWER = {1: 5, 6: 9, 7: 10, 11: 16, 14: 18}
 MARKS = (".logstore-owner", ".kafka_cleanshutdown", "recovery-point-offset-checkpoint")
 META = b"version=1\nnode.id=1\ncluster.id=AAECAwQFBgcICQoLDA0ODw\n"
 ID = b"version: 0\ntopic_id: 2f1rYkIjTKyCf-0hQMvLDg"
 BROKER: dict[str, Any] = {"release": "3.9", "retention_ms": -1}
-# What a dry run of `repair` does beside the log.
+# Actions of a dry run of `repair` outside the log.
 BESIDE = {"index-rebuilt", "put-aside", "state-rebuilt", "verdict-gone", "left-alone"}
-# A whole segment has another name: where a log may have gaps, nothing tells which
-# offsets it had.
+# A whole segment has another name: if a log may have gaps, its offsets are unknown.
 DISPLACED = {"rename-to", "copy-as", "swap-segments", "copy-over"}
-# Nothing tells of a batch that is gone there.
+# A missing batch leaves no trace in a log that may have gaps.
 UNNAMED = {*DISPLACED, "lose-batch"}
-# What two reports of the same directory differ in.
+# Fields in which two reports of the same directory differ.
 TIMES = {"made_ms", "seconds", "free_bytes", "environment"}
 
 
@@ -63,15 +62,15 @@ def _quiet() -> Iterator[None]:
 
 @dataclasses.dataclass
 class Answers:
-    """What is said of one directory.
+    """Results for one directory.
 
     Attributes:
         verified: by `verify`, deeply.
         damage: its problems that are damage to records.
         read: offsets that a reader gets, and the name of the error.
-        skipped: the same of a reader that leaves out damage.
-        told: offsets that this one says it has left out.
-        end: where the log ends for it.
+        skipped: the same for a reader that skips damage.
+        told: offsets that this reader reports as left out.
+        end: the end offset for it.
     """
 
     verified: logstore.types.VerifyReport
@@ -86,7 +85,7 @@ class Answers:
 
 
 def write(path: Path, magic: int, codec: str, ending: str) -> None:
-    """A store of several segments, as it is left."""
+    """Write a store of several segments, ended as `ending` says."""
     is_compacted = ending.endswith("compacted")
     config = config_of(
         magic,
@@ -200,7 +199,7 @@ def consumed(partition: logstore.Partition, policy: Policy) -> Iterator[int]:
 
 
 def got(partition: logstore.Partition, policy: Policy) -> Iterator[int]:
-    """Each record by its offset: `get` raises what it cannot read."""
+    """Offsets that `get` finds, one call for each."""
     for offset in range(partition.start_offset, partition.end_offset):
         try:
             yield partition.get(offset).offset
@@ -211,7 +210,7 @@ def got(partition: logstore.Partition, policy: Policy) -> Iterator[int]:
                 raise
 
 
-# How else a log is read than by `read`.
+# Ways of reading a log other than `read`.
 WAYS: dict[str, Way] = {
     "batches": lambda p, c: (
         r.offset for b in p.read_batches(on_corruption=c) for r in b
@@ -248,14 +247,14 @@ def read(
 
 
 def twice(ask: Callable[[], Any]) -> Any:
-    """The answer to a question, which is the same the second time."""
+    """The result of a call, which must be the same the second time."""
     answer = ask()
     assert ask() == answer
     return answer
 
 
 def repaired(path: Path, mode: str) -> logstore.types.RepairReport:
-    """What would be done, and what is wrong."""
+    """Planned actions and problems."""
     return logstore.repair(path, mode, dry_run=True)
 
 
@@ -286,11 +285,11 @@ def answers_of(path: Path) -> Answers:
         assert would.remaining == verified.problems
         actions = {action.label for action in would.actions}
         assert actions or not inside
-        # To skip what is missing changes no byte of the log.
+        # Mode skip changes no byte of the log if batches are merely missing.
         is_done = actions if mode == "skip" else actions - BESIDE
         assert is_done or "left-alone" in actions or not is_damaged
         assert not actions - {"put-aside"} or inside or verified.notes
-    # What an opening has found, and nothing else.
+    # Only the findings of an opening.
     doctor = twice(lambda: [f.kind for f in logstore.doctor(path).problems])
     assert ("damage" in doctor) is bool(list(path.glob("*/.logstore-damaged")))
     assert "damage" not in doctor or is_damaged
@@ -310,7 +309,7 @@ def answers_of(path: Path) -> Answers:
 
 
 def end_of(path: Path) -> int:
-    """Where the log ends for a reader; 0 if it has none."""
+    """End offset for a reader; 0 if the log has no end."""
     try:
         with open_store(path, read_only=True, _files=Unsynced()) as store:
             return store.topic("orders")[0].end_offset
@@ -326,7 +325,7 @@ def reported(path: Path) -> tuple[logstore.types.VerifyReport, dict[str, Any]]:
 
 
 def _damage_of(path: Path, facts: dict[str, Any]) -> set[str]:
-    """The messages of what the report takes for damage."""
+    """Messages of everything that the report takes for damage."""
     found = list(facts["root_damage"])
     for topic in facts["topics"]:
         for one in topic["partitions"]:
@@ -339,13 +338,13 @@ def _damage_of(path: Path, facts: dict[str, Any]) -> set[str]:
 def check_first(
     answers: Answers, damage: Damage, offsets: list[int], *, has_gaps: bool
 ) -> None:
-    """Damage is named by the first of the log's offsets that a reader does not get."""
+    """Check that damage names the log's first offset that a reader does not get."""
     got, error = answers.read
     firsts = [p.first_offset for p in answers.damage if p.first_offset is not None]
     if not firsts or not error:
         return
     assert min(firsts) not in got
-    # Damage that costs no offset has none.
+    # Damage that loses no record names no offset.
     unnamed = UNNAMED if has_gaps else DISPLACED
     if damage.kind not in unnamed and len(firsts) == len(answers.damage):
         assert {offset for offset in offsets if offset < min(firsts)} <= set(got)
@@ -359,12 +358,12 @@ def is_comparable(answers: Answers, damage: Damage, *, has_gaps: bool) -> bool:
 
 
 def check_left_out(answers: Answers, offsets: list[int], *, has_gaps: bool) -> None:
-    """A read that leaves out damage tells of the offsets that `verify` gives for lost,
-    and delivers all others.
+    """Check that a read that skips damage reports the offsets that `verify` reports as
+    lost, and delivers all others.
 
     Args:
         offsets: of the log before the damage.
-        has_gaps: a log may have gaps, so nothing tells of a batch that is gone.
+        has_gaps: a log may have gaps, so a missing batch is not noticed.
     """
     lost: set[int] = set()
     maybe: set[int] = set()
@@ -372,7 +371,7 @@ def check_left_out(answers: Answers, offsets: list[int], *, has_gaps: bool) -> N
     for one in answers.damage:
         if one.first_offset is None:
             continue
-        if one.last_offset is None:  # none, or nobody knows how many
+        if one.last_offset is None:  # none, or an unknown number
             maybe.update(range(one.first_offset, COUNT))
         else:
             lost.update(range(one.first_offset, one.last_offset + 1))
@@ -386,11 +385,11 @@ def check_left_out(answers: Answers, offsets: list[int], *, has_gaps: bool) -> N
 
 
 def check_way(path: Path, name: str, answers: Answers, offsets: list[int]) -> None:
-    """Another way of reading gives the same offsets, or the same error.
+    """Check that another way of reading gives the same offsets, or the same error.
 
-    `fetch`, `get` and a poll may begin behind damage, which is no concern of theirs: if
-    it costs no record, they do not meet it. A record needs the batch behind it, which
-    may show that its offset is wrong.
+    `fetch`, `get` and a poll may begin after damage: if it loses no record, they do
+    not meet it. A record needs the batch after it, which may show that its offset is
+    wrong.
     """
     raised, error = read(path, "raise", WAYS[name])
     skipped = read(path, "skip", WAYS[name])
@@ -410,7 +409,8 @@ def check_way(path: Path, name: str, answers: Answers, offsets: list[int]) -> No
 
 
 def opened(path: Path, killed: Path) -> str:
-    """Open for writing, append; the name of the error, and a copy as of a kill."""
+    """Open for writing, append and copy to `killed` as a kill leaves it; the name of
+    the error."""
     with open_store(path, _files=Unsynced()) as store:
         try:
             store.topic("orders")[0].append(b"more", key=b"key")
@@ -437,7 +437,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_judges_do_not_contradict_each_other(
     tmp_path: Path, base: Path, magic: int, codec: str, ending: str, place: str
 ) -> None:
-    """Nor one of them itself, after the store was opened and closed, or killed."""
+    """No judge contradicts itself after the store was opened and closed, or killed."""
     tree = tree_of(base, magic, codec, ending)
     offsets, error = read(put(tree, tmp_path / "intact"))
     assert not error
@@ -470,7 +470,7 @@ def test_judges_do_not_contradict_each_other(
             raise
 
 
-# ----------------------------------------------------------------- kinds of their own
+# ---------------------------------------------------------------------- special cases
 
 
 def batch_of(store: Path, magic: int, codec: str = "none") -> Path:
@@ -501,7 +501,7 @@ def test_what_is_not_understood_is_a_problem_for_all_and_is_not_cut(
 
 
 def test_start_beyond_the_end_is_damage_for_all(tmp_path: Path) -> None:
-    """None of the records of the log is read: a broker deletes them."""
+    """No record of the log is read: a broker deletes all of them."""
     store = tmp_path / "store"
     write(store, 2, "none", "broker")
     (store / "log-start-offset-checkpoint").write_text("0\n1\norders 0 1000\n")
@@ -515,7 +515,7 @@ def test_start_beyond_the_end_is_damage_for_all(tmp_path: Path) -> None:
 
 
 def test_partition_that_is_gone_is_damage_for_all(tmp_path: Path) -> None:
-    """Its directory is missing, and the list of topics has it."""
+    """The list of topics has a partition whose directory is missing."""
     store = tmp_path / "store"
     write(store, 2, "none", "closed")
     shutil.rmtree(store / "orders-0")
@@ -533,8 +533,8 @@ def test_partition_that_is_gone_is_damage_for_all(tmp_path: Path) -> None:
 def test_directory_is_foreign_for_all_or_for_none(
     tmp_path: Path, name: str, meaning: str
 ) -> None:
-    """One that logstore does not take for a partition is noted with what it is for a
-    broker."""
+    """A directory that logstore does not take for a partition is noted with its meaning
+    for a broker."""
     store = tmp_path / "store"
     write(store, 2, "none", "broker")
     (store / name).mkdir()

@@ -1,5 +1,5 @@
 """Wrong offsets in logs that may have gaps: no checksum covers an offset, and only the
-next batch tells. No way of reading passes over the records that such an offset hides.
+next batch shows it. No way of reading skips the records that such an offset hides.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from support.transactions import batch
 
 VALUES = 200
 T = 1_700_000_000_000
-# Of a wrapper (compressed, of magic 0 or 1) only the content says where it begins.
+# The base offset of a wrapper (compressed, of magic 0 or 1) is only in its content.
 FORMATS = [(2, "none"), (2, "gzip"), (1, "none"), (1, "gzip"), (0, "gzip")]
 
 
@@ -79,7 +79,7 @@ def flipped_below(data, first, second):
 
 
 DAMAGES = (swapped, overwritten, flipped, flipped_below)
-# What is lost. Of two batches that have changed places, each may be the wrong one.
+# Lost offsets. If two batches have changed places, either may be the wrong one.
 LOST = {swapped: (51, 53)}
 
 
@@ -184,8 +184,8 @@ def damaged(compacted, request):
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 @pytest.mark.parametrize("damaged", DAMAGES, indirect=True)
 def test_wrong_offset_in_a_log_with_gaps_is_an_error(damaged, way, request):
-    """It names the first record that is not delivered, and the next one that would be.
-    No record has the offset of another one."""
+    """The error names the first record that is not delivered, and the next deliverable
+    one. No record is delivered under the offset of another one."""
     lost = LOST.get(request.node.callspec.params["damaged"], (51, 52))
     offsets, error = delivered_by(way, damaged)
     assert offsets == list(range(1, 51))
@@ -195,7 +195,7 @@ def test_wrong_offset_in_a_log_with_gaps_is_an_error(damaged, way, request):
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 @pytest.mark.parametrize("damaged", DAMAGES, indirect=True)
 def test_wrong_offset_that_is_left_out_loses_what_verify_names(damaged, way, request):
-    """The caller is told of it once, with the offsets that the error names."""
+    """The callback gets it once, with the offsets that the error names."""
     lost = LOST.get(request.node.callspec.params["damaged"], (51, 52))
     told: list[logstore.types.Damaged] = []
     offsets, error = delivered_by(way, damaged, lambda one: not told.append(one))
@@ -211,7 +211,7 @@ def test_wrong_offset_that_is_left_out_loses_what_verify_names(damaged, way, req
 
 @pytest.mark.parametrize("damaged", DAMAGES, indirect=True)
 def test_get_of_what_a_wrong_offset_hides_is_an_error(damaged):
-    """No intact record is said to be removed by compaction, whoever has its place."""
+    """No intact record counts as removed by compaction, whatever is in its place."""
     with logstore.open(damaged, read_only=True) as store:
         partition = store.topic("c")[0]
         for offset in range(1, VALUES):
@@ -225,13 +225,13 @@ def test_get_of_what_a_wrong_offset_hides_is_an_error(damaged):
 
 @pytest.mark.parametrize("damaged", [flipped], indirect=True)
 def test_get_of_a_wrong_offset_in_a_log_with_gaps_is_an_error(damaged):
-    """Neither is the record said to be removed by compaction, nor is it given in place
-    of the one whose offset it has now. Others are found."""
+    """The record is neither reported as removed by compaction, nor returned for the
+    offset that it has now. Others are found."""
     with logstore.open(damaged, read_only=True) as store:
         partition = store.topic("c")[0]
         with pytest.raises(logstore.CorruptRecordError):
             partition.get(51)
-        with contextlib.suppress(logstore.CorruptRecordError):  # by way of the damage
+        with contextlib.suppress(logstore.CorruptRecordError):  # the search meets it
             assert partition.get(115).value == b"value 115"
         for offset in (1, 50, 116, VALUES - 1):
             assert partition.get(offset).value == b"value %03d" % offset
@@ -239,7 +239,7 @@ def test_get_of_a_wrong_offset_in_a_log_with_gaps_is_an_error(damaged):
 
 @pytest.mark.parametrize("damaged", [flipped], indirect=True)
 def test_time_of_a_wrong_offset_in_a_log_with_gaps_is_an_error(damaged):
-    """A read from the offset that is found would not see the records in between."""
+    """A read from the offset found would miss the records in between."""
     with logstore.open(damaged, read_only=True) as store:
         partition = store.topic("c")[0]
         if partition.get(1).timestamp_ms != T + 1:
@@ -252,8 +252,8 @@ def test_time_of_a_wrong_offset_in_a_log_with_gaps_is_an_error(damaged):
 
 @pytest.mark.parametrize("way", [way for name, way in WAYS.items() if "stop" in name])
 def test_wrong_offset_behind_the_stop_does_not_concern_a_read(compacted, way):
-    """The batch at the stop is right: the one behind it lies before all of them, so it
-    is the wrong one, and nothing is hidden before the stop."""
+    """The batch at the stop is right: the offset of the next one is below all of them,
+    so that is the wrong one, and nothing is hidden before the stop."""
     path, places = compacted
     log = path / "c-0" / f"{0:020d}.log"
     before = log.read_bytes()
@@ -266,8 +266,8 @@ def test_wrong_offset_behind_the_stop_does_not_concern_a_read(compacted, way):
 
 @pytest.mark.parametrize("damaged", [flipped], indirect=True)
 def test_consumer_behind_a_wrong_offset_raises_until_it_seeks(damaged):
-    """The records that the offset hides lie below the position: a later poll does not
-    pass over them in silence."""
+    """The records hidden by the offset are below the position: a later poll does not
+    skip them silently."""
     options = {"group": "h", "topics": ["c"], "reset": "earliest"}
     with logstore.Consumer(damaged, **options) as consumer:
         with pytest.raises(logstore.CorruptRecordError):
@@ -282,8 +282,8 @@ def test_consumer_behind_a_wrong_offset_raises_until_it_seeks(damaged):
 
 @pytest.mark.parametrize("offset", [197, 198, 199])
 def test_fetch_behind_batches_that_have_changed_places(compacted, offset):
-    """What shows that lies below the offset, and what has it lies before that. It is no
-    gap up to the batch behind them."""
+    """Batches 197 to 199 are in reverse order: a fetch at one of them must not take its
+    offset for a gap before the batch at 200."""
     path, places = compacted
     log = path / "c-0" / f"{0:020d}.log"
     before = log.read_bytes()
@@ -338,7 +338,7 @@ def skipped(path):
 
 
 def test_batch_among_damaged_bytes_is_not_removed_by_compaction(tmp_path):
-    """Blocks have changed places: batch 6 is behind batch 7, in the middle of what was
+    """Blocks have changed places: batch 6 follows batch 7, in the middle of the former
     batch 8."""
     log_of(tmp_path, *map(one, range(6)), one(7), one(8)[:40], one(6), one(9))
     with logstore.open(tmp_path, read_only=True) as store:
@@ -377,7 +377,7 @@ def test_batch_inside_a_damaged_value_is_content(tmp_path):
 
 
 def test_verify_takes_no_batch_that_readers_do_not_see_for_the_end_of_damage(tmp_path):
-    """Batch 9 of another place lies in the middle of what was batches 2 and 3; the next
+    """Batch 9 of another place is in the middle of the former batches 2 and 3; the next
     segment begins at offset 5."""
     log_of(tmp_path, one(0), one(1), one(2)[:40], one(9), one(3)[40:], one(4))
     log_of(tmp_path, one(5), one(6), base=5)
@@ -389,8 +389,8 @@ def test_verify_takes_no_batch_that_readers_do_not_see_for_the_end_of_damage(tmp
 def test_records_behind_the_end_of_a_sealed_segment_are_not_removed_by_compaction(
     compacted,
 ):
-    """Bytes were put in before: what was the last batch lies behind the size that the
-    segment was sealed with, and another one ends there."""
+    """Bytes were inserted: the last batch is now beyond the size that the segment was
+    sealed with, and another one ends there."""
     path, _ = compacted
     log = path / "c-0" / f"{0:020d}.log"
     before = log.read_bytes()

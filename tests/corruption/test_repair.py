@@ -1,5 +1,5 @@
-"""Each kind of damage, in both modes: what is sound stays with its offsets, what is not
-is kept aside byte for byte, and the log goes on.
+"""Each kind of damage, in both modes: intact batches keep their offsets, damaged bytes
+are put aside unchanged, and the log continues.
 
 A case damages a store that was closed and says which offsets `skip` cannot keep;
 `cut` must end before the first of them (or where the case says otherwise).
@@ -277,7 +277,7 @@ def names_swapped(partition: Path, batches: list[Batch]) -> tuple[set[int], int 
         first, second = a.read_bytes(), b.read_bytes()
         a.write_bytes(second)
         b.write_bytes(first)
-    # Their known sizes are swapped, too: what lies behind the shorter does not count.
+    # Their known sizes are swapped, too: bytes beyond the shorter one do not count.
     return set(), middle(batches, 1)[0].first
 
 
@@ -327,8 +327,8 @@ def sound(
 def test_repair_keeps_what_is_sound(
     sound: Path, tmp_path: Path, case: Case, mode: str
 ) -> None:
-    """And its offsets; the rest is aside; the log goes on, never with an offset that
-    was given out in mode skip."""
+    """It keeps its offsets; the rest is put aside; the log continues, in mode skip
+    never with an offset that was already used."""
     store = tmp_path / "store"
     shutil.copytree(sound, store)
     partition = store / "orders-0"
@@ -355,7 +355,7 @@ def test_repair_keeps_what_is_sound(
 
 # ------------------------------------------------------- other writers, other ends
 
-# What no state is needed for to be noticed.
+# Damage that is noticed without logstore's state files.
 PLAIN: list[Case] = [
     flipped_body, flipped_length, offset_too_high, offset_too_low, zeros_inside,
     zeroed_segment, repeated, garbage_between, garbage_tail, old_batch_tail, lost_end,
@@ -396,8 +396,8 @@ def test_repair_of_what_another_program_wrote(
 def test_repair_behind_a_crash(
     sound: Path, tmp_path: Path, case: Case, mode: str
 ) -> None:
-    """The writer was killed, then the damage came: as if it had been closed; what lies
-    past the durable point is a torn tail and may end the log."""
+    """The writer was killed, then the damage came: as if it had been closed; bytes past
+    the durable point are a torn tail and may end the log."""
     store = tmp_path / "store"
     shutil.copytree(sound, tmp_path / "open")
     with open_store(tmp_path / "open", _files=Unsynced()) as found:
@@ -423,7 +423,7 @@ def test_repair_behind_a_crash(
 
 
 class Faulty(FaultyFiles):
-    """Fails what it is told to, and otherwise asks nothing of the disk."""
+    """Fails the chosen calls, and does not sync."""
 
     def sync(self, fd: int) -> None:
         self._noted("sync", fd)
@@ -453,8 +453,8 @@ FAULTS = [
 def test_repair_interrupted_at_any_call_is_finished_by_the_next(
     tmp_path: Path, case: Case, mode: str, method: str
 ) -> None:
-    """Each call failing once: an error, nothing sound gone, and a second try that comes
-    to the end of an undisturbed one."""
+    """Each call fails once: an error, no intact record lost, and a second try that ends
+    like an undisturbed one."""
     sound = tmp_path / "sound"
     write_store(sound, COUNT, 2, call=3, **SMALL)
     batches = batches_in(sound / "orders-0")
@@ -469,7 +469,7 @@ def test_repair_interrupted_at_any_call_is_finished_by_the_next(
     rng = random.Random(f"{case.__name__}/{mode}/{method}")
     nth = 0
     while True:
-        # Calls that there are many of are sampled.
+        # Frequent calls are sampled.
         nth += 1 if nth < 12 else rng.randrange(1, 12)
         store = tmp_path / "store"
         shutil.copytree(sound, store)
@@ -483,7 +483,7 @@ def test_repair_interrupted_at_any_call_is_finished_by_the_next(
             failed = False
         if nth > files.counts[method]:
             break
-        # Whatever failed, opening loses nothing that a repair would have kept.
+        # Whichever call failed, an opening loses nothing that a repair would have kept.
         if failed:
             with open_store(store, _files=Unsynced()) as found:
                 found.topic("orders")
@@ -508,11 +508,11 @@ def test_repair_interrupted_at_any_call_is_finished_by_the_next(
 def damage_several(
     partition: Path, batches: list[Batch], rng: random.Random
 ) -> tuple[set[Batch], set[int], list[int]]:
-    """Two to four damages: (batches that were hit, offsets of those whose own offset
-    was, where mode cut must end at the latest)."""
+    """Two to four damages: (damaged batches, offsets of batches with a damaged offset,
+    upper bounds of the end in mode cut)."""
     hurt: set[Batch] = set()
     moved: set[int] = set()
-    ends = [COUNT]  # where cut must end at the latest
+    ends = [COUNT]  # upper bounds of the end in mode cut
     for _ in range(rng.randrange(2, 5)):
         log = rng.choice(logs_in(partition))
         size = log.stat().st_size
@@ -552,9 +552,9 @@ def damage_several(
 def test_repair_of_several_damages_at_random(
     sound: Path, tmp_path: Path, seed: int, mode: str
 ) -> None:
-    """Two to four of them: whatever no damage has touched stays in mode skip, what is
-    read is what was written, and nothing is out of the store's and quarantine's
-    reach."""
+    """Two to four of them: each batch that no damage has touched stays in mode skip,
+    each record is read unchanged, and every byte is still in the store or its
+    quarantine."""
     rng = random.Random(f"{sound.parent.name}/{seed}")
     store = tmp_path / "store"
     shutil.copytree(sound, store)
@@ -579,9 +579,9 @@ def test_repair_of_several_damages_at_random(
         check_mended(store, offsets, len(offsets))
 
 
-# Where one of several damages is an offset that changed, and nothing but its neighbours
-# tells: what was in doubt between two batches was once decided for the wrong one. Or a
-# length that changed so that it led to a later batch (sound0/3180).
+# One of several damages is a changed offset that only its neighbours show: a doubt
+# between two batches was once decided for the wrong one. Or a length that changed so
+# that it led to a later batch (sound0/3180).
 FOUND = [
     (0, "none", seed)
     for seed in (
@@ -605,8 +605,8 @@ def test_repair_of_several_damages_of_a_log_of_another_program(
     tmp_path: Path, magic: int, codec: str, seed: str, mode: str
 ) -> None:
     """Without logstore's own state: a batch that no damage touched keeps its offset,
-    and none is left out in mode skip; no record is changed, but for the offset of one
-    whose own was, where nothing contradicts that."""
+    and none is left out in mode skip; no record is changed, except for a damaged offset
+    that nothing contradicts."""
     store = tmp_path / "store"
     write_store(store, COUNT, magic, codec, call=3, **SMALL)
     partition = store / "orders-0"
@@ -639,7 +639,7 @@ def test_repair_of_several_damages_of_a_log_of_another_program(
 def test_repair_believes_what_goes_on_and_not_one_batch_whose_offset_was_zeroed(
     tmp_path: Path,
 ) -> None:
-    """In a log that logstore wrote: the record behind the damage is not another one."""
+    """In a log that logstore wrote: the record after the damage is not another one."""
     store = tmp_path / "store"
     write_store(store, COUNT, 1, call=1, **SMALL)
     batches = batches_in(store / "orders-0")

@@ -1,5 +1,5 @@
-"""Strange things in a store: what is no regular file is never opened blindly, nothing
-hangs, nothing outside the store is touched."""
+"""Strange things in a store: a special file is never opened blindly, nothing hangs,
+nothing outside the store is touched."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def outside(tmp_path: Path) -> Path:
 def test_thing_in_place_of_a_segment_file(
     tmp_path: Path, outside: Path, kind: str, suffix: str, which: int
 ) -> None:
-    """In place of a log it is an error, in place of an index it is none at all."""
+    """In place of a log it is an error, in place of an index it is not."""
     directory = write_store(tmp_path / "data", 30, segment_bytes=500)
     path = logs_in(directory)[which].with_suffix(suffix)
     path.unlink()
@@ -99,7 +99,7 @@ def test_thing_in_place_of_a_segment_file(
 def test_stray_thing_in_a_partition_is_ignored(
     tmp_path: Path, outside: Path, kind: str, name: str
 ) -> None:
-    """What is not named like a file of Kafka's is none, whatever it is."""
+    """Anything whose name is not one of Kafka's is ignored, whatever it is."""
     directory = write_store(tmp_path / "data", 10)
     KINDS[kind](directory / name, outside)
     with logstore.open(tmp_path / "data") as store:
@@ -118,7 +118,7 @@ def test_stray_thing_in_a_partition_is_ignored(
 def test_thing_in_place_of_a_state_file_leads_nowhere(
     tmp_path: Path, outside: Path, kind: str, name: str
 ) -> None:
-    """It is not followed and not waited for; the records can be read."""
+    """A link is not followed, a pipe does not block; the records can be read."""
     directory = write_store(tmp_path / "data", 10, 2)
     (directory / name).unlink(missing_ok=True)
     KINDS[kind](directory / name, outside)
@@ -141,7 +141,7 @@ def test_thing_in_place_of_a_state_file_leads_nowhere(
 def test_thing_in_place_of_a_file_of_the_root_leads_nowhere(
     tmp_path: Path, outside: Path, kind: str, name: str
 ) -> None:
-    """The same in the root; a store that cannot be opened for it says so by name."""
+    """The same in the root; opening works or raises a named error."""
     write_store(tmp_path / "data", 10)
     (tmp_path / "data" / name).unlink(missing_ok=True)
     KINDS[kind](tmp_path / "data" / name, outside)
@@ -156,7 +156,7 @@ def test_thing_in_place_of_a_file_of_the_root_leads_nowhere(
 
 
 def test_torn_tail_is_not_written_through_a_link(tmp_path: Path, outside: Path) -> None:
-    """A link at the place where the tail is to be kept leads nowhere."""
+    """A link at the path for the torn tail is not followed."""
     with logstore.open(tmp_path / "live") as store:
         fill(new_partition(store), 10)
         crash(tmp_path / "live", tmp_path / "killed")

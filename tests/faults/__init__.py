@@ -1,10 +1,10 @@
-"""The fault programme: what logstore is put through to show that it keeps its promises.
+"""The fault programme: faults and crashes under which logstore must keep its promises.
 
 Each method is a module with
 
-- ``NAME``, ``UNIT``: what it is called, and what it counts;
-- ``COUNTS``: how many of them for each size;
-- ``run(count, seed, tally)``: do so many, and tell `tally` of each.
+- ``NAME``, ``UNIT``: its name, and the unit that it counts;
+- ``COUNTS``: the number of units for each size;
+- ``run(count, seed, tally)``: run `count` units, and report each to `tally`.
 
 ``python -m faults`` (by ``make faults``) runs them and prints a table;
 ``test_faults.py`` runs the smallest size with the other tests.

@@ -37,8 +37,8 @@ def main(arguments: list[str] | None = None) -> int:
     )  # fmt: skip
     options = parser.parse_args(arguments)
     if options.seed is None:
-        # The checks of a commit are the same for everybody; what has more time looks
-        # where nobody has looked.
+        # The checks of a commit are always the same; longer runs take a new seed each
+        # day.
         today = datetime.datetime.now(datetime.timezone.utc)
         is_same = options.size == SIZES[0]
         options.seed = 1 if is_same else int(today.strftime("%Y%m%d"))

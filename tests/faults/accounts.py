@@ -46,8 +46,8 @@ DURABLE = "durable"  # partition, end
 DELETE, DELETED = "delete", "deleted"  # partition, start
 CUT, WAS_CUT = "cut", "was-cut"  # partition, end
 DROP, DROPPED = "drop", "dropped"  # topic
-# "", rows of (partition, first offset, end, seed); what failed is settled for all but
-# the rows that are told.
+# "", rows of (partition, first offset, end, seed); a failed call is settled except for
+# the reported rows.
 PUBLISH, PUBLISHED, SETTLED = "publish", "published", "settled"
 
 # partition: it is compacted from now on.
@@ -57,7 +57,7 @@ SEQUENCE = "sequence"
 # "", [[partition, offset], ...] of the group that reads `IN`; whether it is durable, or
 # whether it counts though the call has failed.
 COMMIT, COMMITTED, REFUSED = "commit", "committed", "refused"
-# "": from here on each call is looked at.
+# "": from here on each call is examined.
 MARK = "mark"
 
 # Appended by checkers only.
@@ -69,7 +69,7 @@ class Broken(Exception):
 
 
 class _NextStart(Unsynced):
-    """The machine has been started again since."""
+    """Files after a restart of the machine."""
 
     def process_id(self) -> ProcessId:
         return super().process_id()._replace(boot=b"the next start..")
@@ -77,9 +77,9 @@ class _NextStart(Unsynced):
 
 @contextlib.contextmanager
 def one_number() -> Iterator[None]:
-    """The files of a group have one number, as those of a file system may have that are
-    there one after the other: so a rewritten state has the number of the recorded one,
-    too."""
+    """Give all files of a group one inode number, as a file system may give it to files
+    that exist one after the other: so a rewritten state has the number of the recorded
+    one, too."""
 
     def of(inode: int = 0, first: bytes = bytes(12)) -> FileId:
         return FileId(7 if inode else 0, first)
@@ -110,7 +110,7 @@ class _Partition:
         self.is_compacted = False
 
     def check(self, partition: Any, floor: int, name: str) -> list[Record]:
-        """Its records; `floor`: what must be there."""
+        """Check the log and return its records; `floor`: the least end offset."""
         if partition.start_offset not in self.starts:
             raise Broken(
                 f"{name} begins at {partition.start_offset}, not at {self.starts}"
@@ -136,8 +136,8 @@ class _Partition:
         return records
 
     def _check_compacted(self, records: list[Record], start: int, name: str) -> int:
-        """The end of the records read of it: only what was superseded may be
-        missing."""
+        """Check a compacted log: only superseded records may be missing; return the end
+        of its records."""
         found = {record.offset: record for record in records}
         if list(found) != sorted(found):
             raise Broken(f"{name}: offsets are not in order: {list(found)}")
@@ -246,11 +246,11 @@ class Account:
     # ------------------------------------------------------------ judging
 
     def judge(self, path: Path, *, written: bool = False) -> None:
-        """Open a store, look at everything, append, open it again.
+        """Open a store, check everything, append, open it again.
 
         Args:
-            path: its directory, which changes by this.
-            written: what was written has to be there, not only what was durable.
+            path: its directory, which this changes.
+            written: all written records must be there, not only the durable ones.
 
         Raises:
             Broken: with the reason.
@@ -306,7 +306,7 @@ class Account:
             self._look_at_group(path, written)
 
     def _look_at_producer(self, store: Any) -> None:
-        """It gets the number of its last record."""
+        """Check that the producer gets the sequence of its last record."""
         for name, known in self.sequences.items():
             topic, _, number = name.rpartition("-")
             if topic not in store.topics():

@@ -1,8 +1,8 @@
-"""Checks after a call that was cut short, for `interrupts` and `limits`.
+"""Checks after an interrupted call, for `interrupts` and `limits`.
 
 No other call hangs, in any thread, or raises an error without a name; a store can be
-closed, if not at once, then by calling again; that gives the lock back; and what is
-there when it is opened again is what was acknowledged.
+closed, if not at once, then by a second call, which releases the lock; and when it is
+opened again it has the acknowledged records.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = [
     "use_closed", "wait_until_durable",
 ]  # fmt: skip
 
-# Allowed errors of a call that follows one that was cut short.
+# Allowed errors of a call that follows an interrupted one.
 _ENDED = (
     logstore.errors.SyncFailedError,
     logstore.errors.StoreClosedError,
@@ -40,9 +40,9 @@ def judge(
     error: BaseException | None,
     expects: tuple[type[BaseException], ...] = (),
 ) -> None:
-    """An error must have a name, and be one that a call may raise behind another that
-    was cut short: the end of a partition is one; damage, or a call that is said to be
-    still under way, is not."""
+    """An error must have a name, and be one that a call may raise after another that
+    was interrupted: the end of a partition is one; damage, or a call that is reported
+    as still under way, is not."""
     if error is None or isinstance(error, expects):
         return
     if isinstance(error, Broken):
@@ -55,13 +55,13 @@ def judge(
 
 
 def use(scene: Scene, rng: random.Random, where: str) -> None:
-    """Other calls, by a thread that holds no lock of this one."""
+    """Make other calls, in a thread that holds no lock of this one."""
     for name in [*rng.sample(CALLS, 2), rng.choice(("append", "flush", "publish"))]:
         _use(scene, name, f"by another thread, after {where}")
 
 
 def use_closed(scene: Scene, rng: random.Random, where: str) -> None:
-    """A store that is half closed: each call works or raises an error with a name."""
+    """Check that each call on a half closed store works or raises a named error."""
     for name in rng.sample(("append", "flush", "read", "looks", "create_topic"), 2):
         _use(scene, name, f"half closed, after {where}")
 
@@ -79,7 +79,7 @@ def _use(scene: Scene, name: str, where: str) -> None:
 
 
 def close_by_another(scene: Scene, where: str) -> None:
-    """Another thread closes the store, twice."""
+    """Close the store in another thread, twice."""
     for attempt in ("close", "a second close"):
         scene.watch.say(f"{attempt} by another thread, after {where}")
         error: BaseException | None = None
@@ -91,7 +91,7 @@ def close_by_another(scene: Scene, where: str) -> None:
 
 
 def reopen(scene: Scene, where: str = "") -> None:
-    """Open the store again in the same process, and look at everything."""
+    """Open the store again in the same process, and check everything."""
     scene.watch.say(f"opening again {where}")
     try:
         scene.open()
@@ -101,7 +101,7 @@ def reopen(scene: Scene, where: str = "") -> None:
 
 
 def open_in_child(path: Path) -> None:
-    """Another process gets the lock."""
+    """Check that another process gets the lock."""
     child = os.fork()
     if child == 0:
         status = 1
@@ -132,7 +132,7 @@ def check_timer(scene: Scene) -> None:
 
 
 def wait_until_durable(partition: Any, offset: int) -> None:
-    """It is, at once or a little later."""
+    """Wait until a record is durable, at most 5 s."""
     until = time.monotonic() + 5
     while partition.durable_offset <= offset:
         if time.monotonic() > until:

@@ -3,14 +3,13 @@
 The stores of `damages`, with one damage or two. `verify` checks a copy, another one is
 opened for writing and appended to, a third one is opened read-only:
 
-- If the partition takes no appends, there is a problem; for each case of the report,
-  one of that file.
-- If it takes appends, there is no problem in the bytes that opening has read
-  (docs/design.md, "Recovery"); no bytes and no segments are missing, and none are too
-  many.
-- Bytes are cut as a torn tail exactly where `verify` notes one.
-- What else opening reports, `verify` mentions.
-- A read-only store ends where opening for writing ends it.
+- If the partition takes no appends, `verify` has a problem; for each entry of the
+  recovery report, one of that file.
+- If it takes appends, `verify` has no problem in the bytes that the opening has read
+  (docs/design.md, "Recovery"); no bytes and no segments are missing or in excess.
+- Bytes are cut as a torn tail exactly at the place that `verify` notes.
+- `verify` mentions everything else that the opening reports.
+- A read-only store ends at the same offset as one opened for writing.
 """
 
 from __future__ import annotations
@@ -100,14 +99,14 @@ def _do(numbers: range, seed: int) -> tuple[int, int, int, list[str]]:
 
 
 def damaged(seed: int, number: int) -> tuple[str, Tree]:
-    """(what was done to which store, its files)."""
+    """(damage and store, in words; the damaged files)."""
     rng = random.Random(f"{seed}/{number}")
     (magic, codec), ending, writer, _ = rng.choice(damages._SCENARIOS)
     known = damages._store(magic, codec, ending, writer).damages
     kind = rng.random()
     damage = known[rng.randrange(len(known))]
     if kind < 0.2:
-        # The end of the log, in one file out of five.
+        # One case in five: the file at the end of the log is missing.
         damage = damage._replace(path=known.logs[-1], kind="missing", at=0)
     elif kind < 0.4:
         path = rng.choice(known.logs[-3:])
@@ -235,7 +234,7 @@ def _is_read(
         if (p := parse_segment_file(other.rpartition("/")[2])) and p.suffix == LOG
     )
     if position == 0 and "which is in the segments before" in message:
-        # Seen only in both segments.
+        # Found only if both segments are read.
         before = f"{segment_file(bases[bases.index(base) - 1], LOG)}"
         if not _is_read(f"/{before}", 1, "", context, tree):
             return False
@@ -255,7 +254,7 @@ def _is_read(
 
 
 def _is_of_contents(path: str, tree: Tree) -> bool:
-    """Whether a log has wrappers: without own state, only `verify` looks into them."""
+    """Whether a log has wrappers: without own state, only `verify` decodes them."""
     data = tree[path.removeprefix(f"{ROOT}/")] or b""
     return len(data) > 17 and data[16] < 2
 

@@ -19,9 +19,9 @@ from logstore.aio.store import Opening
 
 __all__ = ["EACH", "Cut", "Program", "named", "public_calls"]
 
-# How many cancellations a case makes, about.
+# Approximate number of cancellations of a case.
 EACH = 40
-# These are for other classes of `logstore.aio` alone; the last one awaits nothing.
+# Only other classes of `logstore.aio` call these; the last one awaits nothing.
 _LEFT_OUT = {
     "Partition.append_shared",
     "Partition.append_stamped",
@@ -45,15 +45,15 @@ def public_calls() -> set[str]:
 
 
 def named(**calls: str) -> frozenset[str]:
-    """The names of coroutines, as `public_calls` has them: by class, with spaces
-    between the names of its methods."""
+    """Names of coroutines in the form of `public_calls`, from class names and method
+    names, separated by spaces."""
     return frozenset(
         f"{kind}.{name}" for kind, names in calls.items() for name in names.split()
     )
 
 
 class Cut(enum.Enum):
-    """How far a call was whose task was cancelled."""
+    """Progress of a call when its task was cancelled."""
 
     NEVER = "the task had not begun"
     BEGUN = "the call had begun; it may be done"
@@ -64,9 +64,9 @@ class Program:
 
     Attributes:
         CALLS: the public coroutines that it cancels, as `public_calls` names them.
-        wrong: what was found.
-        cancelled: how many tasks were.
-        notes: what else was counted.
+        wrong: problems found.
+        cancelled: number of cancelled tasks.
+        notes: other counts.
     """
 
     CALLS: ClassVar[frozenset[str]]
@@ -90,14 +90,14 @@ class Program:
         raise NotImplementedError
 
     def look(self) -> None:
-        """Check what is left on the disk."""
+        """Check the files on the disk."""
 
     def under_way(self) -> str:
         """The names of the calls that have not returned."""
         return ", ".join(+self._under_way)
 
     def expect(self, is_so: bool, what: str) -> None:
-        """Note that something is wrong, unless it is so."""
+        """Note a problem if a condition is false."""
         if not is_so:
             self.wrong.append(what)
 
@@ -110,7 +110,7 @@ class Program:
         often: float = 0.7,
         **options: Any,
     ) -> Any:
-        """Make a call in a task, and perhaps cancel that; a `Cut` if it was.
+        """Make a call in a task, and perhaps cancel the task; a `Cut` if cancelled.
 
         Args:
             given: returns more arguments, in the first step of the task.

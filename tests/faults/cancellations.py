@@ -9,9 +9,9 @@ some time, or when the loop was busy, so that the call may be done by then. The 
 of a call is noted in the same step. At the end no task is cancelled, and the rest is
 read. Each public coroutine of `logstore.aio` is in one of the programs.
 
-Each record was given once and in order, from where the last `seek` has led; what is
-committed was the position at some time; each output is there once; what was appended
-is there as a whole, where it was said to be; a call that a thread makes is completed
+Each record is delivered once and in order, from the position of the last `seek`; each
+committed offset was the position at some time; each output is there once; each append
+is there as a whole, at the returned offsets; a call that a thread makes is completed
 once it has begun; no call hangs, and none raises an error.
 """
 

@@ -45,12 +45,12 @@ class _RetainNothing(RetentionPolicy):
 
 
 class _Log:
-    """The contents of a partition, as they must be.
+    """Required contents of a partition.
 
     Attributes:
         rows: offset -> (key, value).
         start, end: its first offset, and the next one to be written.
-        cuts: where batches begin.
+        cuts: offsets at which batches begin.
     """
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class _Log:
         return (found.start, found.end) == ends and found.rows == self.rows
 
     def is_compacted_to(self, found: _Log) -> bool:
-        """Whether only records are missing that a later one of the key supersedes."""
+        """Whether only records superseded by a later one of the key are missing."""
         last = {key: offset for offset, (key, _) in self.rows.items()}
         is_part = found.rows.items() <= self.rows.items()
         is_there = {*last.values()} <= found.rows.keys()
@@ -86,13 +86,13 @@ class _Log:
 
 
 class _Change(NamedTuple):
-    """A call, and what it changes.
+    """A call, and its effect.
 
     Attributes:
         call, args, options: the call.
-        change: changes a copy of the contents as the call must.
+        change: makes the required change to a copy of the contents.
         is_completed: it is done once it has begun; else it may not be done.
-        check: whether the rest is as it must be after the call.
+        check: whether the remaining state is right after the call.
         keep: takes the result, if the task gets it.
     """
 
@@ -146,7 +146,7 @@ class _Own:
         await self._make(self.rng.choice(makers)())
 
     async def _make(self, change: _Change | None) -> None:
-        """Make a change, and compare what is there with what must be."""
+        """Make a change, and compare the found state with the required one."""
         if change is None:
             return
         case = self.case
@@ -159,7 +159,7 @@ class _Own:
         if result is Cut.BEGUN:
             await case.settle()
             if not change.is_completed:
-                await self.topic[0].flush()  # behind what the thread of the store has
+                await self.topic[0].flush()  # after the queued calls of the store
         after = copy.deepcopy(self.logs)
         change.change(after)
         may_be = [after]
@@ -263,8 +263,8 @@ class _Own:
         rows: list[tuple[bytes, bytes]],
         options: dict[str, Any],
     ) -> _Change:
-        """Append with a sequence: one that was cancelled gets the next one, which is
-        told by the log."""
+        """Append with a sequence: a cancelled append gets the next one, according to
+        the log."""
         if self.producer is None:
 
             def kept(producer: logstore.aio.Producer) -> None:
@@ -394,7 +394,7 @@ class _Own:
 
 
 def _last_base(partition: logstore.aio.Partition) -> int:
-    """Where the active segment begins; one that was never written to has none."""
+    """Base offset of the active segment; the end offset if nothing was ever written."""
     segments = partition.segments
     return segments[-1].base_offset if segments else partition.end_offset
 

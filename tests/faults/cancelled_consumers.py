@@ -16,7 +16,7 @@ from faults.cancellation_program import Cut, Program, named
 __all__ = ["Copies", "Reads", "Subscribes"]
 
 _TOPIC = "t"
-# The timestamps of the records are so far apart.
+# Distance of the timestamps of successive records.
 _BEGAN_MS, _EACH_MS = 1_700_000_000_000, 10
 
 
@@ -24,7 +24,7 @@ class _Reader(Program):
     """Tasks that read two partitions by one consumer.
 
     Attributes:
-        records: how many each partition has.
+        records: number of records of each partition.
     """
 
     def __init__(self, path: Path, rng: random.Random) -> None:
@@ -36,7 +36,7 @@ class _Reader(Program):
             for partition in store.create_topic(_TOPIC, 2):
                 values = [b"x"] * self.records
                 partition.append_many(values, timestamps_ms=times, durable=True)
-        # The next offset, and all that it was.
+        # The next offset, and all its earlier values.
         self._next = dict.fromkeys(self.keys, 0)
         self._were = {key: {0} for key in self.keys}
 
@@ -51,11 +51,11 @@ class _Reader(Program):
         )
 
     def _may_come(self, key: Any, offset: int) -> bool:
-        """Whether an offset may be given that is not due."""
+        """Whether an offset other than the next one may be delivered."""
         raise NotImplementedError
 
     def _note(self, records: list[Any]) -> None:
-        """These were given to a task just now."""
+        """Check records that were just delivered to a task."""
         for record in records:
             key = logstore.TopicPartition(record.topic, record.partition)
             offset, due = record.offset, self._next[key]
@@ -66,7 +66,7 @@ class _Reader(Program):
             self._were[key].add(offset)
 
     def _note_many(self, found: dict[Any, list[Any]]) -> None:
-        # Of each partition in order; those of several come side by side.
+        # Each partition in order; several partitions are interleaved.
         self._note([record for records in found.values() for record in records])
 
     async def _get(self, one: logstore.aio.Consumer) -> None:
@@ -92,7 +92,7 @@ class _Reader(Program):
             )
 
     async def _ask(self, one: logstore.aio.Consumer) -> None:
-        """Ask something that changes nothing."""
+        """Make a call that changes nothing."""
         keys, rng = self.keys, self.rng
         at = rng.randrange(self.records)
         key = rng.choice(keys)
@@ -153,7 +153,7 @@ class Reads(_Reader):
 
     def __init__(self, path: Path, rng: random.Random) -> None:
         super().__init__(path, rng)
-        # Where a seek may lead that is under way; None: it was seen to have led there.
+        # Possible positions after a seek that is under way; None: its effect was seen.
         self._seeks: dict[Any, Collection[int] | None] = {}
 
     def _may_come(self, key: Any, offset: int) -> bool:
@@ -246,7 +246,7 @@ class Subscribes(_Reader):
         super().__init__(path, rng)
         self._lock = asyncio.Lock()
         self._is_changing = False
-        # They may begin again.
+        # Partitions that may begin again.
         self._again: set[Any] = set()
 
     def _may_come(self, key: Any, offset: int) -> bool:
@@ -271,7 +271,7 @@ class Subscribes(_Reader):
             await self.call(one.subscribe, pattern=_TOPIC)
         else:
             await self.call(one.subscribe, [_TOPIC])
-        # After the call, if that is made.
+        # It returns after the change, if that is made.
         await one.subscription()
         self._again.update(self.keys)
         self._is_changing = False
@@ -302,7 +302,7 @@ class Subscribes(_Reader):
         for _ in range(self.rng.randrange(4)):
             await self.call(self.rng.choice((one.start, one.__aenter__)))
         await self.together(self.several(lambda: self._step(one)))
-        # It does not pass over what was given and is not committed.
+        # Delivered records that are not committed must come again.
         await one.unsubscribe()
         for key in self.keys:
             at = await one.committed(key)

@@ -25,7 +25,7 @@ _CONFIG = logstore.StoreConfig(publish_for_others=True)
 
 
 async def opened(case: Program) -> tuple[logstore.aio.Store, Callable[..., Any]]:
-    """Open the store of a case; returns it and what leaves it."""
+    """Open the store of a case; return it and its `__aexit__`."""
     while True:
         opening = logstore.aio.open(case.path, config=_CONFIG)
         try:
@@ -39,7 +39,7 @@ async def opened(case: Program) -> tuple[logstore.aio.Store, Callable[..., Any]]
                 )
                 leave = getattr(store, "__aexit__", None)
         except logstore.StoreLockedError:
-            await asyncio.sleep(0.002)  # the one before is closed in its thread
+            await asyncio.sleep(0.002)  # a thread is closing the last one
             continue
         if not isinstance(store, Cut):
             return store, leave
@@ -72,7 +72,7 @@ class Appends(Program):
     def __init__(self, path: Path, rng: random.Random) -> None:
         super().__init__(path, rng)
         self._number = 0
-        # What was tried by each call, and the offsets that were said.
+        # Values that each call tried to append, and the offsets that were returned.
         self._tried: list[list[bytes]] = []
         self._said: dict[bytes, int] = {}
         self._published = self._sequence = 0
@@ -138,7 +138,7 @@ class Appends(Program):
             )
 
     async def produce(self) -> None:
-        """Append with a sequence, the same again until it is said to be done."""
+        """Append with a sequence, and repeat the call until it is acknowledged."""
         rng = self.rng
         count, durable = rng.choice((1, 1, 4)), rng.random() < 0.6
         values = self._values(count)
@@ -170,13 +170,13 @@ class Appends(Program):
     async def _insist(
         self, call: Callable[..., Any], *args: Any, **options: Any
     ) -> Any:
-        """The result of a call, which is made until it is not cancelled."""
+        """The result of a call, which is repeated until it is not cancelled."""
         while isinstance(result := await self.call(call, *args, **options), Cut):
             await self.settle()  # it must not come after the next one
         return result
 
     async def publish(self) -> None:
-        """Publish the same again until it is said to be done: it is done once."""
+        """Publish, and repeat the call until it is acknowledged: it is done once."""
         values = self._values(1)
         sequence = self._published + 1
         store = self.rng.choice((self._store, self._store, self._reader))
@@ -271,7 +271,7 @@ class Appends(Program):
         await asyncio.gather(*late)
 
     async def append_late(self) -> None:
-        """Append beside the end of the store: it is done before, or refused."""
+        """Append while the store is closed: it is done before, or refused."""
         values = self._values(1)
         way = self.rng.choice((self._partition.append_many, self._topic.append_many))
         options = {"partition": 0} if way == self._topic.append_many else {}

@@ -1,9 +1,9 @@
 """Cases that may hang or crash: they run in separate processes, under a watchdog.
 
 A method that uses this has a function ``problem(key) -> str``: it makes the case that
-the key names, alone and the same each time, and returns what was wrong, "" for nothing.
-A case that takes too long is a failure that says where each thread was; one that ends
-its process is a failure that says how. The next ones run in a new process. One that
+the key names, alone and the same each time, and returns its problem, or "". A case that
+takes too long is a failure, with the stacks of all threads; one that ends its process
+is a failure, with the exit status. The next ones run in a new process. A case that
 cannot be made on this machine raises `Skip`.
 
 ``python -m faults.cases METHOD KEY`` makes one case again.
@@ -41,14 +41,14 @@ _TESTS = pathlib.Path(__file__).resolve().parents[1]
 _SOURCES = pathlib.Path(logstore.__file__).resolve().parents[1]
 _MEMORY = "LOGSTORE_FAULTS_MEMORY"
 
-# A case takes milliseconds; this many seconds are for a machine that does much else.
+# A case takes milliseconds; this many seconds allow for a busy machine.
 PATIENCE_S = 60.0
-# Cases of one process: its remains do not affect many others.
+# Cases of one process: leftovers of a case do not affect many others.
 _EACH = 400
 
 
 def folder_of(*, in_memory: bool) -> tempfile.TemporaryDirectory[str]:
-    """A directory for one case: on a disk, or quick."""
+    """A directory for one case: on a disk, or in memory."""
     where = os.environ.get(_MEMORY) or scratch() if in_memory else None
     return tempfile.TemporaryDirectory(prefix="case-", dir=where)
 
@@ -56,13 +56,13 @@ def folder_of(*, in_memory: bool) -> tempfile.TemporaryDirectory[str]:
 def run_cases(
     module: str, count: int, seed: int, tally: Tally, *, worth: int = 1
 ) -> Counter[str]:
-    """Make cases until `count` of what the method counts are done or skipped.
+    """Make cases until `count` of the method's units are done or skipped.
 
     Args:
         module: full name of the method's module.
         worth: approximate number of counted things in a case.
 
-    Returns what the cases noted, summed up.
+    Returns the summed notes of the cases.
     """
     notes: Counter[str] = Counter()
     # Not all at once: a case may count more than once.
@@ -109,7 +109,7 @@ class _Child:
         self.module, self.seed, self.at, self.end = module, seed, first, end
         self.has_ended = False
         self.errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
-        # What it leaves behind when it is killed goes with this.
+        # Files that it leaves when it is killed are removed with this.
         self.folder = tempfile.TemporaryDirectory(prefix="faults-")
         self.memory = tempfile.TemporaryDirectory(prefix="faults-", dir=scratch())
         path = [str(_TESTS), str(_SOURCES), os.environ.get("PYTHONPATH", "")]
@@ -155,14 +155,14 @@ class _Child:
             yield from map(json.loads, lines)
 
     def stacks(self) -> str:
-        """Where each of its threads is; then it is killed."""
+        """Stacks of its threads; then it is killed."""
         with contextlib.suppress(ProcessLookupError):
             self.process.send_signal(signal.SIGUSR1)
             time.sleep(1.0)
         return self.kill()
 
     def kill(self) -> str:
-        """Returns what it wrote to stderr."""
+        """Kill it; return its output to stderr."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
@@ -215,10 +215,10 @@ class Outcome(NamedTuple):
     """Result of a case.
 
     Attributes:
-        problem: what was wrong; "" for nothing.
-        done: how many counted things were made.
-        notes: what the case noted.
-        skipped: how many counted things were not made, by the reason.
+        problem: in words; "" for none.
+        done: number of counted units that were made.
+        notes: counts noted by the case.
+        skipped: number of counted units that were not made, by reason.
     """
 
     problem: str

@@ -1,11 +1,11 @@
-"""Opening what a crash left, and everything that must hold then.
+"""Checks of a store that is opened after a crash.
 
 For any state that a power cut or a kill leaves of an undamaged disk: the store opens;
-each promised record is read back, in order, and none besides; nothing that was deleted
+each promised record is read back, in order, and no others; nothing that was deleted
 comes back; every partition takes appends; after a close nothing is left to repair, and
-`verify` finds nothing. A reader that comes before the recovery sees what the recovery
-will keep, and changes nothing; a recovery that is cut short and restarted produces the
-same bytes.
+`verify` finds nothing. A reader that comes before the recovery sees the records that
+the recovery will keep, and changes nothing; a recovery that is interrupted and
+restarted produces the same bytes.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ class HandKeeper(Scheduler):
         heapq.heappush(self._tasks, (due, next(self._count), task))
 
     def run_due(self) -> int:
-        """Run what is due now; returns how many tasks that were."""
+        """Run the tasks that are due now; return their number."""
         count = 0
         while self._tasks and self._tasks[0][0] <= self.files.monotonic():
-            # As in the thread: what a task cannot do is not the store's end.
+            # Like the thread: a failing task does not end the store.
             with contextlib.suppress(OSError, LogStoreError):
                 heapq.heappop(self._tasks)[2]()
             count += 1
@@ -73,7 +73,7 @@ def shown(partition: Partition) -> Shown:
 
 
 def view_of(store: Store) -> View:
-    """All that a store shows."""
+    """Visible state of all partitions of a store."""
     return {
         name: [shown(partition) for partition in topic.partitions]
         for name in store.topics()
@@ -85,14 +85,14 @@ class StateCheck:
     """Checks states that crashes left.
 
     Attributes:
-        thorough: share of the states that go through everything; the others are only
+        thorough: share of the states that go through all checks; the others are only
             opened, read, appended to, closed, opened and read again.
         harmless: the labels that recovery may report.
         may_refuse: the disk was full, so that even the owner file could not be written:
             logstore takes the store for another program's, and cuts neither a tail that
-            it cannot read nor a segment that does not begin as a log does
-            (docs/reliability.md). Such a state has to be named; more cannot be asked of
-            it.
+            it cannot read nor a segment that does not begin like a log
+            (docs/reliability.md). Such a state must raise a named error; no more is
+            required.
     """
 
     def __init__(self, rng: random.Random, *, thorough: float = 0.25) -> None:
@@ -191,7 +191,7 @@ class StateCheck:
         return view if certain else None, text
 
     def _again(self, disk: MemoryDisk) -> str:
-        """A recovery that was cut short when it was over changes nothing."""
+        """Check that a second recovery after a completed one changes nothing."""
         tree = disk.tree()
         other = MemoryDisk(disk.medium.nodes, clock=disk.medium.clock)
         store = open_quietly(other)
@@ -209,7 +209,7 @@ class StateCheck:
         return text
 
     def _crashed(self, disk: MemoryDisk, wanted: View, how: str) -> str:
-        """A second crash, while the store is at work again, takes nothing."""
+        """Check that a second crash, while the store works again, loses nothing."""
         m = disk.medium
         other = MemoryDisk(m.nodes if how == "kill" else m.base, clock=m.clock)
         store = open_quietly(other)
@@ -220,7 +220,7 @@ class StateCheck:
         return text
 
     def _closed(self, disk: MemoryDisk, wanted: View, is_thorough: bool) -> str:
-        """After a close nothing is left to repair."""
+        """Check that after a close nothing is left to repair."""
         if is_thorough:
             report = logstore.verify(PATH, _files=disk, deep=True)
             if report.problems:

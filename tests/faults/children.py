@@ -12,7 +12,7 @@ __all__ = ["forked"]
 
 
 def forked(work: Callable[[], None], log: Path) -> int:
-    """A child that does some work; what it meets is written to `log`."""
+    """A child that does some work; its errors are written to `log`."""
     child = os.fork()
     if child:
         return child

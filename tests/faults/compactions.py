@@ -1,13 +1,13 @@
 """Compaction over crashes, failing calls and readers: the log is the old or the new.
 
 Random logs of all formats, codecs and producers, with aborted and open transactions, as
-brokers write them, are compacted on a disk in memory. `survivors` says what must stay;
-it knows the records from how they were made, and reads no byte. In every state that a
+brokers write them, are compacted on a disk in memory. `survivors` gives the required
+records, from the generation of the log, without reading a byte. In every state that a
 kill or a power cut may leave of the compaction, and after every failing call of it:
-nothing is there that was not, everything that must stay is, and a compaction after it
-leaves just that. A reader in another process that has begun before it misses the last
-record of no key. A second compaction, after the time of tombstones, removes them, and
-not before.
+there is no new record, all required ones are there, and a further compaction leaves
+exactly those. A reader in another process that has begun before it gets the last record
+of each key. A second compaction, after the time of tombstones, removes them, and not
+before.
 """
 
 from __future__ import annotations
@@ -40,11 +40,10 @@ COUNTS = {"commit": 1_500, "nightly": 40_000, "release": 120_000}
 
 _RETENTION_MS = 60_000
 _MEMORY = 64 << 20
-# The least map: a batch has up to 11 keys.
+# The smallest possible map: a batch has up to 11 keys.
 _SLOTS = 20
 _NOW_MS = TIME_MS + 1_000_000
-# Of each log: moments of its compaction that are tried, states of each, and calls that
-# fail.
+# For each log: moments of its compaction, states of each moment, and failing calls.
 _MOMENTS = 12
 _PER_MOMENT = 4
 _FAILING = 8
@@ -71,7 +70,7 @@ def states_of(seed: int) -> tuple[int, list[str]]:
 
 
 class _LongLog(RandomLog):
-    """Its offsets go beyond what one segment may have."""
+    """A log whose offsets exceed the range of one segment."""
 
     def _add(self, magic: int, has_transactions: bool) -> None:
         if self.offset and not self.segments[-1][1] and self.rng.random() < 0.15:
@@ -81,11 +80,11 @@ class _LongLog(RandomLog):
 
 
 class Compacted:
-    """A log, and what a compaction must leave of it.
+    """A log, and the required result of its compaction.
 
     Attributes:
         passed: number of states that passed.
-        step: what is tried.
+        step: the current step, in words.
     """
 
     def __init__(self, seed: int) -> None:
@@ -197,7 +196,7 @@ class Compacted:
             assert partition.get(offset).value == b"new"
 
     def _fail_calls(self) -> None:
-        """A call of the compaction fails; then the system is well again, or the power
+        """Fail a call of the compaction; then the system works again, or the power
         fails, too."""
         self.step = "counting calls"
         disk = self._disk()
@@ -232,7 +231,7 @@ class Compacted:
 
     def lies(self, count: int) -> list[str]:
         """Problems of compactions on a disk that flips a bit of a read, or fails it: ""
-        for each compaction without. Once the disk is well, every record that must stay
+        for each compaction without. Once the disk works again, every required record
         is there."""
         found = []
         for _ in range(count):
@@ -275,9 +274,9 @@ class Compacted:
         return f"{base:020d}.log", before + spot, lie
 
     def _age(self, partition: Any) -> None:
-        """The time of the tombstones passes."""
+        """Let the retention time of the tombstones pass."""
         if not self.is_modern:
-            return  # the time of change of the files decides
+            return  # the modification times of the files decide
         self.step = "just before the horizon"
         self._compact(partition, _NOW_MS + _RETENTION_MS - 1)
         self._must_be(partition, self.after)
@@ -307,7 +306,7 @@ class Compacted:
         assert not missing, f"{missing[0]} is missing, of {len(missing)}"
 
     def _is_between(self, partition: Any) -> None:
-        """Each group of segments is the old one or the new one."""
+        """Check that each group of segments is either the old one or the new one."""
         found = _rows(partition.read(isolation="read_committed"))
         assert list(found) == sorted(found), "not in order"
         for offset, item in found.items():

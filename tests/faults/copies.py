@@ -2,10 +2,10 @@
 
 A store gets a random history. Then it is copied in one of the documented or plausible
 ways: by a snapshot while it is written to, closed, with hard links, moved, file by file
-while it is written to, or over an older copy; or a broker has it for a while, or is
-given it as the page says. Some have a broker's files. Of some copies a file is left
-out, old, doubled or damaged. Some are only read at first, or get their groups'
-positions. Then both continue: records, groups, transactions, publications, producers.
+while it is written to, or over an older copy; or a broker uses it for a while, or gets
+it by the page's recipe. Some have a broker's files. In some copies a file is missing,
+old, doubled or damaged. Some are only read at first, or their groups' positions are
+set. Then both continue: records, groups, transactions, publications, producers.
 
 Queries of Spark continue with some of the copies (`copies_spark`).
 """
@@ -45,7 +45,7 @@ WHOLE: Final = (
 # These leave no original.
 _GONE: Final = ("moved", "back", "broker", "handed over", "topics handed over")
 _IDS: Final = {"a": b"a" * 16, "b": b"b" * 16}
-# One commits by itself, the other by transactions.
+# The first group commits offsets, the second one transactions.
 COMMITS: Final = "g"
 TRANSACTIONS: Final = "x"
 GROUPS: Final = (COMMITS, TRANSACTIONS)
@@ -53,9 +53,9 @@ _TOLD: Final[Any] = ({"to": "earliest"}, {"to": "latest"}, {"to": 3}, {"shift": 
 # Files of different moments.
 MIXED: Final = ("running", "linked open", "over", "touched")
 TOUCHES: Final = ("left out", "old", "doubled", "damaged", "cut")
-# Nothing in a store says that a file of these is older than the others, or gone: what
-# was published last is published again. (file, what was done to it) For the same reason
-# a publisher does not repeat, in copies of `MIXED`, what their ledger does not have.
+# (file, its change). A store cannot notice an old or missing file among these: the last
+# publication is published again. For the same reason a publisher does not repeat, in
+# copies of `MIXED`, publications missing in their ledger.
 BLIND: Final = frozenset(
     {(".logstore-published", "old"), (".logstore-published", "left out")}
 )
@@ -81,7 +81,7 @@ def problem(key: str, notes: Counter[str]) -> str:
 
 
 class _Busy(Files):
-    """While a snapshot reads files of the root, the store is written to."""
+    """Writes to the store while a snapshot reads files of the root."""
 
     work: Callable[[], None] | None = None
 
@@ -106,7 +106,7 @@ class _Truth:
 
     Attributes:
         records: all values of each partition, in order.
-        positions: what was committed for each group and partition.
+        positions: the committed offset of each group and partition.
         published: the values of each publication, by partition.
         sequence: of the named producer.
     """
@@ -127,7 +127,7 @@ class _Truth:
 
 
 class Case:
-    """A store, its copy, and what was done to both."""
+    """A store, its copy, and the history of both."""
 
     def __init__(self, folder: Path, rng: random.Random, notes: Counter[str]) -> None:
         self.rng, self.notes = rng, notes
@@ -137,11 +137,11 @@ class Case:
         self.what = ""
         self.touched: tuple[str, str] = ("", "")
         self.again: list[dict[TopicPartition, bytes]] = []
-        # The end of a damaged log may be a higher one: positions above it stay.
+        # A damaged log may have ended at a higher offset: positions above the end stay.
         self.is_damaged = False
         # Recovery actions allowed at the opening of a whole copy.
         self.expected: tuple[str, ...] = ()
-        # The positions of the copy while it was only read.
+        # Positions of the copy, read before a writer opened it.
         self.seen: dict[tuple[str, TopicPartition], int | None] = {}
         self.cluster: dict[str, bytes] = {}
 
@@ -305,7 +305,7 @@ class Case:
             shutil.rmtree(self.data)
 
     def _back(self) -> None:
-        """A backup is put in the place of the store."""
+        """Replace the store by a backup."""
         self.moment = self.truth.copy()
         truth = self.truth.copy()
         self.later()
@@ -314,22 +314,22 @@ class Case:
         self.truth = truth
 
     def _broker(self) -> None:
-        """A broker has the directory, with logstore's files in it, writes, and gives it
-        back; perhaps to another place."""
+        """Let a broker use the directory, with logstore's files in it, and write;
+        perhaps it is moved then."""
         if not self.cluster:
             make_cluster(self.data, _IDS)
         self.kafka_writes(self.data)
         self._moved()
 
     def kafka_writes(self, data: Path) -> None:
-        """Another program appends, and has read none of logstore's files."""
+        """Append by another program, which ignores logstore's files."""
         self.expected = ("other-writer",)
         self.cluster = cluster_files(data)
         own = [*data.glob(".logstore-*"), *data.glob("*/.logstore-*")]
         aside = {path: path.read_bytes() for path in own}
         for path in own:
             path.unlink()
-        # What another program writes has nothing of logstore's beside it.
+        # A log that another program writes has no files of logstore's.
         with logstore.open(data) as store:
             for key in KEYS:
                 if self.rng.random() < 0.7:
@@ -395,7 +395,7 @@ class Case:
         self._moved()
 
     def _running(self) -> None:
-        """File by file, while it is written to."""
+        """Copy file by file, while the store is written to."""
         with logstore.open(self.data) as store:
             self.steps(store, self.rng.randrange(4))
             self.copy_slowly(lambda: self.rng.choice((self.step, self.hurry))(store))
@@ -407,13 +407,13 @@ class Case:
             self.steps(store, self.rng.randrange(6))
 
     def _over(self) -> None:
-        """Over an older copy, whose other files stay."""
+        """Copy over an older copy, whose other files stay."""
         self.later()
         shutil.copytree(self.old, self.copy)
         shutil.copytree(self.data, self.copy, dirs_exist_ok=True)
 
     def _touched(self) -> None:
-        """A copy of which one file is another one."""
+        """Copy the store, and replace, remove or damage one file of the copy."""
         self.later()
         shutil.copytree(self.data, self.copy)
         files = [path for path in sorted(self.copy.rglob("*")) if path.is_file()]
@@ -436,7 +436,7 @@ class Case:
             path.write_bytes(data[: self.rng.randrange(len(data))])
 
     def copy_slowly(self, work: Callable[[], None]) -> None:
-        """The files in any order, and `work` between two of them."""
+        """Copy the files in any order, and `work` between two of them."""
         self.copy.mkdir()
         paths = sorted(self.data.rglob("*"))
         self.rng.shuffle(paths)
@@ -451,14 +451,14 @@ class Case:
                 shutil.copy2(path, target)
 
     def later(self) -> None:
-        """The original continues."""
+        """Continue with the original."""
         with logstore.open(self.data) as store:
             self.steps(store, self.rng.randrange(6))
 
     # ------------------------------------------------------------ the judges
 
     def whole(self) -> str:
-        """All of it is from one moment."""
+        """Check a copy that is of one moment."""
         moment = self.moment
         if not logstore.verify(self.copy, deep=True).ok:
             return "the copy is damaged"
@@ -489,7 +489,7 @@ class Case:
             if sequence < len(moment.published):
                 return f"only {sequence} is known of {len(moment.published)}"
             truth.published = self.truth.published[:sequence]
-            # The publisher does again what the copy does not have.
+            # The publisher repeats publications that the copy lacks.
             self.again = self.truth.published[sequence : sequence + 1]
             return self.goes_on(store, truth)
 
@@ -533,7 +533,7 @@ class Case:
         return self.told(ends)
 
     def told(self, ends: dict[TopicPartition, int]) -> str:
-        """A group of a copy only read gets its start: always if its position may be too
+        """Reset a group of a copy that was only read: always if its position may be too
         high."""
         wanted = self.truth.positions
         is_above = any(wanted.get((COMMITS, key), 0) > ends[key] for key in KEYS)
@@ -608,7 +608,7 @@ class Case:
         return ""
 
     def original(self) -> str:
-        """The store that was copied has all that was done to it, and nothing else."""
+        """Check that the copied store has its whole history, and nothing else."""
         if not logstore.verify(self.data, deep=True).ok:
             return "the original is damaged"
         if cluster_files(self.data) != self.cluster:

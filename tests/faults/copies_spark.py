@@ -2,8 +2,8 @@
 
 A stream with a checkpoint reads a store, or publishes in it. The store is copied in one
 of the ways of `copies`; perhaps the query sees more of the original. Then it continues
-with the copy, which was written to: it has each row once, or an error names what it
-cannot know. All copies share one session, in a separate process.
+with the copy, which was written to: it has each row once, or an error explains why
+that is unknown. All copies share one session, in a separate process.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from faults.copies import Case
 
 _WAIT_S: Final = 120
-# In these the groups and publications stay behind, or the files are of several moments.
+# These copies lack groups and publications, or have files of several moments.
 _WITHOUT: Final = ("topics handed over", "touched", "over", "linked open")
-# What an error says that a query must get which has read what the copy has not.
+# Texts of the error for a query that has read records which the copy lacks.
 _NAMED: Final = ("its tail was cut at", "is another log now", "ends before", "ends at")
 
-# What Spark says on a machine that is too busy to start its workers: it is tried again.
+# Message of Spark on a machine that is too busy to start its workers: try again.
 _BUSY: Final = "Python worker failed to connect back"
 _TRIES: Final = 4
 

@@ -21,8 +21,8 @@ def until_done(
     """Check the states of programs until there were enough.
 
     Args:
-        states_of: checks those of the program of a seed: (how many were sound, a text
-            for each that was not).
+        states_of: checks the states of the program of a seed: (number of right states,
+            a text for each wrong one).
         workers: processes that do it at once.
     """
     if workers == 1:

@@ -1,8 +1,8 @@
-"""Judges of a damaged store: what it says of its records is right, or a named error.
+"""Judges of a damaged store: it delivers right records, or raises a named error.
 
-`Truth` is what was written. `judge_reader` asks everything that a reader can ask of the
-damaged store; `judge_writer` opens it for writing, appends, closes and looks again.
-Both return what they found wrong, in words, or "" and whether the damage was noticed.
+`Truth` holds the written records. `judge_reader` makes all calls of a reader on the
+damaged store; `judge_writer` opens it for writing, appends, closes and opens it again.
+Both return the problem in words, or "" and whether the damage was noticed.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ __all__ = ["LOUD", "RIGHT", "SHORT", "Truth", "judge_reader", "judge_writer"]
 
 TOPIC = "orders"
 
-# What a sound outcome is: all of it; all that was durable, and the rest reported as a
-# torn tail; a named error.
+# Right outcomes: all records; all durable records, and the rest reported as a torn
+# tail; a named error.
 RIGHT, SHORT, LOUD = "right", "short", "loud"
 
 Tree = Mapping[str, bytes | None]
@@ -45,12 +45,12 @@ class Truth:
         records: all that may be read, in order.
         start_offset: where the log begins.
         durable_offset: below it nothing may be missing without an error.
-        is_own: with logstore's own state, so that nothing is left to belief.
-        undamaged: what was written, where `records` is only what can be believed, and
-            the rules of the format are broken behind it.
-        hidden: offsets from which reading may begin behind them.
-        is_wrapped: the batches are wrappers, whose offset is under no checksum: what
-            is wrong with it shows when they are looked into.
+        is_own: with logstore's own state, so that nothing is ambiguous.
+        undamaged: the written records, if `records` holds only the credible ones, and
+            the rules of the format are broken after them.
+        hidden: ranges of offsets: a read from inside of one may begin after it.
+        is_wrapped: the batches are wrappers, whose offset is under no checksum: a
+            wrong one shows only when the content is decoded.
     """
 
     magic: int
@@ -77,7 +77,7 @@ class Truth:
 
 
 class Wrong(Exception):
-    """The store said something that is not so."""
+    """The store returned a wrong result."""
 
 
 class _Case:
@@ -88,7 +88,7 @@ class _Case:
         self.rng = rng
         self.errors: list[LogStoreError] = []
         self.is_short = False
-        # The end of the log as it is seen.
+        # The end of the log as found.
         self.end = truth.end_offset
 
     @contextlib.contextmanager
@@ -116,7 +116,7 @@ class _Case:
         if len(self.errors) > before or len(found) == len(truth.records):
             end = partition.end_offset
             if self.may_end(end) and end < self.end:
-                # Damage in the middle, and a torn tail that it brought about.
+                # Damage in the middle, which led to a torn tail.
                 self.is_short, self.end = True, end
             return
         if not self.may_end(truth.start_offset + len(found)):
@@ -131,7 +131,7 @@ class _Case:
         return self.truth.durable_offset <= offset
 
     def ask(self, partition: Any) -> None:
-        """All kinds of reads, from offsets and at times in the middle."""
+        """Make all kinds of reads, from offsets and times in the middle."""
         truth, rng = self.truth, self.rng
         if self.end <= truth.start_offset:
             return
@@ -160,7 +160,7 @@ class _Case:
             self.same("read_batches", offset, found, want[: max(len(found), 1)])
 
     def ask_in_parts(self, partition: Any) -> None:
-        """Reads that follow each other meet a broken rule, too: none of them takes a
+        """Check that consecutive reads meet a broken rule, too: none of them takes a
         wrong offset for the end of its part, or for its beginning."""
         truth, rng = self.truth, self.rng
         if not truth.undamaged or truth.undamaged[0].offset:
@@ -217,7 +217,7 @@ class _Case:
     ) -> None:
         if found == want:
             return
-        # Past a broken rule, an index may lead to the records of before the damage.
+        # Past a broken rule, an index may lead to the undamaged records.
         before = [r for r in self.truth.undamaged if r.offset >= offset]
         if found and found == before[: len(found)]:
             return
@@ -228,7 +228,7 @@ class _Case:
         raise Wrong(f"{what} from {offset}: {_first_difference(found, want)}")
 
     def look_through(self, files: MemoryFiles) -> None:
-        """`verify` sees what readers see, or more."""
+        """Check that `verify` finds at least the damage that readers meet."""
         is_deep = self.rng.random() < 0.5 or (self.truth.is_wrapped and self.errors)
         try:
             report = verify(ROOT, deep=bool(is_deep), _files=files)
@@ -311,7 +311,7 @@ def _write(case: _Case, tree: Tree, files: MemoryFiles) -> None:
         found = list(store.topic(TOPIC)[0].read())
         if found != grown:
             raise Wrong(f"opened again: {_first_difference(found, grown)}")
-    # Sealed segments are not read at opening: what is wrong with them stays so.
+    # Sealed segments are not read at opening: damage in them stays.
     before = {
         problem.path for problem in verify(ROOT, _files=MemoryFiles(tree)).problems
     }
@@ -321,8 +321,8 @@ def _write(case: _Case, tree: Tree, files: MemoryFiles) -> None:
 
 
 def _is_late(action: RecoveryAction, tree: Tree, files: MemoryFiles) -> bool:
-    """Whether an index was built again that had been wrong from the beginning: the
-    first opening does not look at it where the state says which batch is the last."""
+    """Whether an index was rebuilt that had been wrong from the beginning: the first
+    opening does not read it if the state file has the last batch."""
     if action.label != INDEX_REBUILT:
         return False
     stem, after = action.path.removeprefix(f"{ROOT}/").rpartition(".")[0], files.tree()
@@ -333,8 +333,8 @@ def _is_late(action: RecoveryAction, tree: Tree, files: MemoryFiles) -> bool:
 
 
 def _check_kept(case: _Case, tree: Tree, files: MemoryFiles) -> None:
-    """Opening cut nothing but a torn tail, and changed no byte that it kept; what it
-    put aside is still there."""
+    """Check that opening cut only a torn tail, and changed no byte that it kept; bytes
+    put aside are still there."""
     after = files.tree()
     aside = [
         data

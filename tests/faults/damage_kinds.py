@@ -1,6 +1,6 @@
-"""Single damages to the files of a store, numbered, so that each can be had again.
+"""Single damages to the files of a store, numbered, so that each can be repeated.
 
-`Damages` knows how many there are for a tree of files, and does the n-th to a copy.
+`Damages` counts them for a tree of files, and applies the n-th to a copy.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class Damage(NamedTuple):
 
     Attributes:
         path: the file, below the store.
-        kind: what happens to it.
-        at: the byte where (of "flip": the bit), or a number that the kind explains.
+        kind: of damage.
+        at: the byte (of "flip": the bit), or a number that the kind explains.
     """
 
     path: str
@@ -34,13 +34,13 @@ class Damage(NamedTuple):
         return f"{self.kind} {self.path} at {self.at}"
 
 
-# Each kind, with how many of them there are for a file of n bytes.
+# Each kind, with its number of damages for a file of n bytes.
 _SIZES = {
     "flip": lambda n: 8 * n,
     "to-00": lambda n: n,
     "to-ff": lambda n: n,
     "cut": lambda n: n,
-    # Blocks of 64 bytes: they know nothing of batches.
+    # Blocks of 64 bytes, independent of batches.
     "zero-block": lambda n: -(-n // BLOCK),
     "repeat-block": lambda n: -(-n // BLOCK),
     "lose-block": lambda n: -(-n // BLOCK),
@@ -53,7 +53,7 @@ _SIZES = {
     "zeros": lambda n: 1 if n else 0,
     "ones": lambda n: 1 if n else 0,
 }
-# Of a log only: `at` is a base offset, or the slot of another segment.
+# Only for logs: `at` is a base offset, or the slot of another segment.
 _BATCH_KINDS = ("lose-batch", "repeat-batch", "swap-batches", "old-batch")
 _LOG_KINDS = ("copy-as", "swap-segments", "copy-over", "rename-to")
 
@@ -147,8 +147,8 @@ class Damages:
         if kind == "swap-block":
             behind = end + BLOCK
             return data[:at] + data[end:behind] + data[at:end] + data[behind:]
-        # What the block of another file of this kind holds there, as if it had been
-        # written to the wrong place; of the only one of its kind: the block before.
+        # The block at this place of another file of this kind, as if it had been
+        # written to the wrong file; for the only file of its kind: the block before.
         others = [p for p in self.tree if p != path and _kind(p) == _kind(path)]
         other = self.tree[others[at // BLOCK % len(others)]] if others else None
         old = (other or b"")[at:end] or data[max(at - BLOCK, 0) :][: end - at]

@@ -5,7 +5,7 @@ them (without logstore's own state), opened for reading and for writing. A damag
 repaired or noticed; it must not change, hide or invent a record.
 
 Without logstore's own state, Kafka's format has blind spots (`kafka_rules`): damages in
-them are counted by class, and what is read is still just what the format says.
+them are counted by class, and the read records must still follow the format.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ COUNTS = {"commit": 6_000, "nightly": 100_000, "release": 500_000}
 
 _RECORDS = 24
 _UNSYNCED = 6
-# How a store is left: closed; closed, with its head deleted; not closed.
+# Endings of a store: closed; closed, with its head deleted; not closed.
 _ENDINGS = ("closed", "trimmed", "killed")
 _MODES = ("read", "write")
 _TASK = 250
@@ -64,7 +64,7 @@ class _Store:
 
     Attributes:
         is_own: with logstore's own state.
-        recovery_point: what is known to be flushed without it.
+        recovery_point: the flushed offset known without that state.
     """
 
     damages: Damages
@@ -75,7 +75,7 @@ class _Store:
     bodies: Bodies
 
 
-# All kinds of stores, with how each is opened.
+# All kinds of stores, in each mode of opening.
 _SCENARIOS = tuple(
     itertools.product(FORMATS, _ENDINGS, ("own", "kafka"), _MODES),
 )
@@ -111,7 +111,7 @@ def _store(magic: int, codec: str, ending: str, writer: str) -> _Store:
         durable = _RECORDS if ending != "killed" else point
         truth = dataclasses.replace(truth, durable_offset=durable, is_own=False)
     elif ending == "killed":
-        # The recovery points are the last ones of logstore: none.
+        # Logstore has written no recovery point yet.
         tree.pop("recovery-point-offset-checkpoint")
     assert not any(OWN_PREFIX in p for p in tree) or writer == "own"
     assert (CLEAN_SHUTDOWN in tree) == (ending != "killed")
@@ -126,8 +126,7 @@ def _store(magic: int, codec: str, ending: str, writer: str) -> _Store:
 
 
 def run(count: int, seed: int, tally: Tally) -> None:
-    """Check `count` damages, drawn from all there are; all of them, if there are no
-    more."""
+    """Check `count` random damages; all of them, if there are no more."""
     chosen = _chosen(count, seed)
     tasks = [
         (scenario, numbers[at : at + _TASK], seed)
@@ -155,7 +154,7 @@ def run(count: int, seed: int, tally: Tally) -> None:
 
 
 def _chosen(count: int, seed: int) -> dict[Any, list[int]]:
-    """Numbers of damages for each scenario: as many of each, as far as they go."""
+    """Numbers of damages for each scenario, the same count for each."""
     rng = random.Random(seed)
     share, more = divmod(count, len(_SCENARIOS))
     order = list(_SCENARIOS)
@@ -165,7 +164,7 @@ def _chosen(count: int, seed: int) -> dict[Any, list[int]]:
         total = len(_store(*scenario[0], *scenario[1:3]).damages)
         want = share + (slot < more)
         numbers = rng.sample(range(total), min(want, total))
-        # A store has fewer damages than are asked for: again, with other questions.
+        # A store has fewer damages than requested: repeat some, with other reads.
         while len(numbers) < want:
             numbers.append(rng.randrange(total))
         chosen[scenario] = numbers
@@ -198,7 +197,7 @@ def _do(
 
 
 def judge(scenario: Any, number: int, seed: int) -> tuple[str, str, str]:
-    """(what is wrong or "", outcome, class of a blind spot or "") of one damage."""
+    """(problem or "", outcome, class of a blind spot or "") of one damage."""
     (magic, codec), ending, writer, mode = scenario
     store = _store(magic, codec, ending, writer)
     damage = store.damages[number]

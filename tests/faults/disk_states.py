@@ -2,8 +2,8 @@
 
 Seeded programs run on a disk in memory. After each of their calls to the system the
 changes that no sync covers yet are dropped, kept, torn, zeroed, overwritten and
-reordered; each state is opened and held against what the store had promised by then.
-The recovery of some of them is cut again, and that recovery, too.
+reordered; each state is opened and compared with the store's promises at that time.
+The recovery of some of them is interrupted by a second cut, and that recovery, too.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ NAME = "disk_states"
 UNIT = "crash states"
 COUNTS = {"commit": 4_000, "nightly": 100_000, "release": 300_000}
 
-# Of each program: steps, and states for a moment of it.
+# Steps of each program, and states for each moment.
 _STEPS = 14
 _PER_MOMENT = 6
-# How often the recovery of a state is cut in turn.
+# Share of states whose recovery is cut in turn.
 _AGAIN = 0.02
-# Of a step of a program with services so many moments are tried: it has more of them,
-# and one of two programs is one.
+# Moments tried in a step of a program with services: its steps have more moments, and
+# every other program has services.
 _SERVICE_MOMENTS = 2
 
 
@@ -110,7 +110,7 @@ class Crashes:
         return len(self.failures) >= self._enough
 
     def check(self, step: Step) -> None:
-        """The states of a step: those while it ran, and that after it."""
+        """Check the states while a step ran, and the one after it."""
         self.checker.harmless = HARMLESS | self.program.harmless
         self._seen.clear()
         moments = list(enumerate(step.moments))

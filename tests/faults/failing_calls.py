@@ -3,8 +3,8 @@
 A store is brought to the same state again and again; then one operation runs, and its
 n-th call fails, once or from then on, a write also after a part of it, or the disk is
 full. Whatever the operation does then: its error is a named one, a failed append leaves
-the log unchanged, a failed sync ends the writer, readers go on. And once the system is
-well again all promises hold: after a reopening, after a kill, after a power cut, and
+the log unchanged, a failed sync ends the writer, readers continue. And once the system
+works again all promises hold: after a reopening, after a kill, after a power cut, and
 after a reopening *and* a power cut, since a failed sync leaves pages that look clean
 and are not on the disk.
 """
@@ -35,14 +35,14 @@ NAME = "failing_calls"
 UNIT = "failing calls"
 COUNTS = {"commit": 400, "nightly": 12_000, "release": 40_000}
 
-# Cases of one program, which has more than ten thousand.
+# Cases taken from one program, which has more than ten thousand.
 _EACH = 200
 
 _OPEN = (errno.EMFILE, errno.ENFILE, errno.EACCES, errno.EIO, errno.ENOMEM)
 _NAMES = (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
 _SYNC = (errno.EIO, errno.ENOSPC, errno.EDQUOT)
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-# Closed descriptors, and EINTR, which Python itself takes care of, are not among them.
+# Without closed descriptors, and EINTR, which Python itself handles.
 ERRORS: dict[str, tuple[int, ...]] = {
     "make_root": (errno.EACCES, errno.EROFS, errno.ENOSPC),
     "open_root": _OPEN,
@@ -70,13 +70,13 @@ ERRORS: dict[str, tuple[int, ...]] = {
     "lock": (errno.ENOLCK, errno.EIO),
     "lock_file": (errno.ENOLCK, errno.EIO),
     "lock_byte": (errno.ENOLCK, errno.EIO),
-    # To give a whole lock back takes no memory.
+    # The release of a whole lock takes no memory.
     "unlock_byte": (),
     "locked_bytes": (errno.ENOLCK, errno.EIO),
 }
 SHORT = (-1, 1, 13, 64, 500)
-# A call of these that fails may leave what nobody can be sure of. The lock is asked for
-# before each sync: if that fails, there may be another writer.
+# If one of these calls fails, the state after it is unknown. The lock is queried before
+# each sync: if that fails, there may be another writer.
 _DOUBTFUL = frozenset({"sync", "sync_directory", "truncate", "close", "lock"})
 
 
@@ -84,12 +84,12 @@ class Case(NamedTuple):
     """One failing call.
 
     Attributes:
-        seed: of the program that goes before.
-        scenario: what runs while the call fails.
-        nth: which call of the scenario; 0: the disk is full, with `short` bytes free.
+        seed: of the program that runs before.
+        scenario: the operation during which the call fails.
+        nth: number of the call; 0: the disk is full, with `short` bytes free.
         method, name: of the call.
-        error: how it fails.
-        once: or that call and all later ones of the method.
+        error: its errno.
+        once: only that call; else also all later ones of the method.
         short: of a write, bytes that are written before it fails.
     """
 
@@ -200,7 +200,7 @@ def _half_published(seed: int) -> Program:
 
 
 def _with_delayed(seed: int) -> Program:
-    """Something for the scheduler to do."""
+    """A store with a task for the scheduler."""
     program = _at_work(seed)
     program.do_append()
     program.do_retention()
@@ -292,7 +292,7 @@ def run(count: int, seed: int, tally: Tally) -> None:
 
 
 def _some_of(seed: int, count: int) -> tuple[int, list[str]]:
-    """Make `count` cases of a program: (how many passed, a line for each other)."""
+    """Make `count` cases of a program: (number of passed ones, lines of the others)."""
     failures = []
     chosen = shuffled(seed)[:count]
     for case in chosen:
@@ -303,7 +303,7 @@ def _some_of(seed: int, count: int) -> tuple[int, list[str]]:
 
 
 def shuffled(seed: int, only: Sequence[str] = ()) -> list[Case]:
-    """The same in random order."""
+    """All cases in random order."""
     found = list(cases(seed, only))
     random.Random(seed).shuffle(found)
     return found
@@ -334,12 +334,13 @@ class _Case:
         self.is_open = self.act is not Program.open
         self.program.is_disk_full = self.checker.may_refuse = case.error in _FULL
         if case.error in _FULL and case.method in ("write", "sync") and not case.once:
-            # A disk that refuses even to overwrite, or to sync, what it has: a state
-            # file that is changed in place is damaged then, and its log is examined.
+            # A disk that refuses even to overwrite, or to sync, existing blocks: a
+            # state file that is changed in place is damaged then, and its log is
+            # examined.
             self.checker.harmless |= {STATE_DAMAGED}
 
     def problem(self) -> str:
-        """Run it, heal the system, and look."""
+        """Run it, heal the system, and check the store."""
         case, program = self.case, self.program
         disk = program.disk
         if case.nth:
@@ -400,14 +401,14 @@ class _Case:
         return ""
 
     def _live(self, failed: LogStoreError | None) -> str:
-        """The store is still open: readers continue, and writers if they may."""
+        """Check the open store: readers continue, and writers that have not ended."""
         program, case = self.program, self.case
         for name, topic in program.promises.topics.items():
             if not topic.is_certain or topic.growing:
                 continue
             for number, log in enumerate(topic.logs):
                 if (name, number) in program.store._topics.writers.broken:
-                    continue  # it could not be opened, and says so at each use
+                    continue  # it could not be opened: each call raises
                 partition = program.store.topic(name)[number]
                 writer = program.store._topics.writers.get(TopicPartition(name, number))
                 is_whole = writer.health.damage is None
@@ -416,7 +417,7 @@ class _Case:
                 except LogStoreError:
                     if is_whole:
                         raise
-                    continue  # it could not be opened whole, and says so
+                    continue  # it could not be opened as a whole: reads raise
                 text = log.problem(view, is_killed=is_whole)
                 if text:
                     return f"the open store: {name} {text}"
@@ -435,8 +436,8 @@ class _Case:
         key = TopicPartition(partition.topic, partition.number)
         writer = program.store._topics.writers.get(key)
         ended = writer.health.failed or writer.health.damage
-        # Of a publication whose commit was written, and then said to be not, nobody
-        # knows.
+        # A publication whose commit was written, and then reported as failed, is in
+        # doubt.
         is_commit = case.name == layout.PUBLICATION and case.short == max(SHORT)
         is_sure = case.once and case.nth and case.method not in _DOUBTFUL
         is_sure = is_sure and not is_commit
@@ -462,7 +463,7 @@ class _Case:
         """Close (or kill) and open again in the same boot; then cut the power."""
         program = self.program
         if self.is_open and self.rng.random() < 0.5:
-            # What could not be made durable is told, and only that.
+            # An error names only records that could not be made durable.
             with contextlib.suppress(LogStoreError):
                 program.store.close()
         program.disk = program.disk.kill()

@@ -1,10 +1,10 @@
-"""Forks at any line of any public call that another thread, or the same one, is in.
+"""Forks at any line of a public call, in the calling thread or in another one.
 
-The child has a copy of everything, locks that are held by threads that it does not have
-included. Whatever it does with the store of its parent ends, and raises `ForkedError`
-or does nothing: closing it, closing it again, leaving its ``with``, reading, appending.
-The parent continues as if nothing had happened; and when it has closed the store, the
-next writer gets the lock, though the child lives.
+The child has a copy of everything, including locks held by threads that it does not
+have. Each of its calls on the parent's store returns, and raises `ForkedError` or does
+nothing: closing it, closing it again, leaving its ``with``, reading, appending. The
+parent continues as if nothing had happened; and when it has closed the store, the next
+writer gets the lock, although the child is alive.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ COUNTS = {"commit": 80, "nightly": 2_000, "release": 10_000}
 _EACH = 9
 _ROUNDS = 12
 _SECONDS = 8.0
-# Errors that a child may raise for a store that is not its own. A store that the parent
-# has closed, or a partition that has ended, may say that instead.
+# Errors of a child that uses its parent's store. A store that the parent has closed, or
+# a partition that has ended, may raise the second one instead.
 _MAY = (
     logstore.errors.ForkedError,
     logstore.errors.StoreClosedError,
@@ -71,7 +71,7 @@ class _Child:
                 os.close(self._go)
                 text = work()
                 os.write(told, text.encode()[:3000] + b"\0")
-                os.read(wait, 1)  # until the parent lets it go, or has ended
+                os.read(wait, 1)  # until the parent releases it, or has ended
             except BaseException as error:
                 os.write(told, f"unexpected {error!r}".encode()[:3000] + b"\0")
             finally:
@@ -104,7 +104,7 @@ class _Child:
 
 
 def case(seed: int, folder: Path, watch: Watch) -> None:
-    """Some forks while calls on one store are made."""
+    """Fork during calls on one store."""
     rng = random.Random(seed)
     scene = Scene(folder / "store", rng, watch)
     for name in ("append", "append_many", "append_rolls", "flush"):
@@ -122,7 +122,7 @@ def case(seed: int, folder: Path, watch: Watch) -> None:
 def _one(
     scene: Scene, name: str, lengths: dict[str, int], rng: random.Random, folder: Path
 ) -> None:
-    """Fork inside a call, once it is known how many lines it has."""
+    """Fork inside a call, once its number of lines is known."""
     other: list[logstore.Store] = []
     if name == "open":
         plan = Plan("open", lambda: other.append(logstore.open(folder / "other")))
@@ -194,7 +194,7 @@ def _in_same_thread(
 def _in_another_thread(
     scene: Scene, plan: Plan, at: int, fork: Callable[[], None]
 ) -> tuple[AtLine, BaseException | None]:
-    """The other thread stands still at its line while this one forks."""
+    """Fork in this thread while another one is stopped at a line of a call."""
     reached, go = threading.Event(), threading.Event()
 
     def stop() -> None:
@@ -234,7 +234,7 @@ def _in_another_thread(
 def _busy(
     scene: Scene, partitions: list[Any], rng: random.Random, where: str
 ) -> Callable[[], str]:
-    """Calls of a child on its parent's store: none may hang, or work."""
+    """Calls of a child on its parent's store: none may hang, or succeed."""
     store = scene.store
     topics = [store.topic(name) for name in list(scene.topics)[:1]]
     harmless: list[tuple[str, Callable[[], Any]]] = [
@@ -303,8 +303,8 @@ def _go_on(
     other: list[logstore.Store],
     folder: Path,
 ) -> None:
-    """The parent continues; and when it closes the store, another gets it, while the
-    child lives."""
+    """Check that the parent continues, and that another writer can open the store after
+    it was closed, while the child is alive."""
     if other:
         other.pop().close()
         try:

@@ -1,12 +1,12 @@
-"""Really full file systems: what frees space frees it, and nothing is lost.
+"""Really full file systems: calls that free space work, and nothing is lost.
 
 A store is made on a small file system: ext4 with blocks of two sizes, with directories
 whose last block has no room for a longer name, xfs, tmpfs without bytes or without
 inodes. Then the disk is full, and random calls follow, of every kind (`full_calls`).
-What must free space does: deletions, retention, truncation, deleting a topic. Reads and
-closes need no room. All others work, or raise `DiskFullError` and have done nothing.
-With room again appends continue, and the store opens without a loss: each record that
-was acknowledged and not deleted is there, and each position, sequence and publication.
+Deletions, retention, truncation and deleting a topic free space. Reads and closes need
+no room. All others work, or raise `DiskFullError` and have done nothing. With room
+again appends continue, and the store opens without a loss: each record that was
+acknowledged and not deleted is there, and each position, sequence and publication.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CALLS_A_CASE = 6
 
 
 def run(count: int, seed: int, tally: Tally) -> None:
-    """Make `count` calls; those on file systems that cannot be had are skipped."""
+    """Make `count` calls; skip calls on file systems that are not available."""
     notes = run_cases(__name__, count, seed, tally, worth=CALLS_A_CASE)
     tally.note(", ".join(f"{n:,} {what}" for what, n in notes.most_common()))
 
@@ -40,7 +40,7 @@ def problem(key: str, notes: Counter[str]) -> str:
     """Run a case; return its problem, or "".
 
     Raises:
-        Skip: its file system cannot be had.
+        Skip: its file system is not available.
     """
     rng = random.Random(f"full {key}")
     kind = any_kind(rng)
@@ -60,7 +60,7 @@ def problem(key: str, notes: Counter[str]) -> str:
 
 
 def _go(stock: Stock, called: list[str]) -> str:
-    """Fill the disk and call; what is wrong. Adds the names of the calls."""
+    """Fill the disk and make calls; the problem, or "". Adds the names of the calls."""
     stock.make()
     stock.disk.fill()
     for _ in range(CALLS_A_CASE):

@@ -1,7 +1,7 @@
 """The calls on a store on a full disk, each with its required result.
 
-What frees space frees it, and what needs none works; all else works, or raises
-`DiskFullError` and has done nothing. Any other error is a failure.
+Calls that free space free it, and calls that need none work; all others work, or raise
+`DiskFullError` and have done nothing. Any other error is a failure.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from logstore import DiskFullError
 
 __all__ = ["CALLS", "Call"]
 
-# Returns what is wrong; "" also if there is nothing to be called on.
+# Returns the problem; "" also if there is no object for the call.
 Call = Callable[[Stock], str]
 
-# On xfs a rename of a directory needs blocks, and those of removed files are freed in
+# On xfs a rename of a directory needs blocks, and blocks of removed files are freed in
 # the background. A topic whose settings have no room either may stay then.
 _HALF_DELETED = ("xfs",)
 _STAGED = ".logstore-staged-"
@@ -88,7 +88,7 @@ def truncate(stock: Stock) -> str:
         return ""
     key, partition = found
     start, end = partition.start_offset, partition.end_offset
-    # The log may begin inside a batch, where it cannot end.
+    # The log may begin inside a batch, but cannot end there.
     batches = [b.base_offset for b in partition.read_batches()]
     batches = [offset for offset in batches if offset >= start]
     if not batches:
@@ -101,7 +101,7 @@ def truncate(stock: Stock) -> str:
     except DiskFullError as error:
         if key not in stock.last_published:
             return f"cannot free space: {error}"
-        # The journal of publications must say so first.
+        # The journal of publications must record the truncation first.
         return "" if partition.end_offset == end else "no room, but it was cut"
     stock.drop(key, start, offset)
     stock.last_published.discard(key)
@@ -119,7 +119,7 @@ def delete_topic(stock: Stock) -> str:
     try:
         stock.store.delete_topic(name)
     except DiskFullError as error:
-        # A topic without records has nothing that would make room for a longer name.
+        # A topic without records cannot free space for a longer name.
         may_fail = stock.disk.kind in _HALF_DELETED or not any(gone)
         if may_fail and not stock.half_deleted:
             stock.half_deleted = name
@@ -203,7 +203,7 @@ def publish(stock: Stock) -> str:
 
 
 def transaction(stock: Stock) -> str:
-    """Records of `u` become as many of `t`, and the group's position."""
+    """Write a record to `t` for each record of `u`, with the group's position."""
     key = ("t", 0)
     if stock.config.message_format == 0 or key not in stock.records:
         return ""
@@ -344,8 +344,8 @@ def _checked_copy(stock: Stock, place: Path) -> str:
 
 
 def repair(stock: Stock) -> str:
-    """Take out a batch of which one byte was changed. Without room for that the log is
-    as it was, and intact with the old byte; or the call is made again."""
+    """Take out a batch with one changed byte. Without room for that the log stays
+    unchanged, and is intact with the old byte; or the call is made again."""
     if (found := _log(stock)) is None:
         return ""
     key, partition = found
@@ -412,7 +412,7 @@ def flush(stock: Stock) -> str:
 
 
 def read(stock: Stock) -> str:
-    """In every way, also from a store that is open for reading only."""
+    """Read in every way, also from a read-only store."""
     problem = stock.differences(stock.store)
     with logstore.open(stock.path, read_only=True) as store:
         problem = problem or stock.differences(store)
@@ -447,7 +447,7 @@ def snapshot_elsewhere(stock: Stock) -> str:
 
 
 def go_on(stock: Stock) -> str:
-    """Appends succeed in the open store once there is room again."""
+    """Check that appends succeed in the open store once there is room again."""
     stock.disk.empty()
     for key in stock.records:
         values = stock.values(2)
@@ -458,7 +458,7 @@ def go_on(stock: Stock) -> str:
     return ""
 
 
-# How often each is called.
+# Weights of the calls.
 CALLS: dict[Call, int] = {
     delete_before: 10,
     retain: 7,

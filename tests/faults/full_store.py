@@ -1,4 +1,4 @@
-"""A store on a really full file system, and what must be in it."""
+"""A store on a really full file system, and its required content."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ Key = tuple[str, int]
 COMMITS, TRANSACTS = "g", "h"
 _SOURCE: Final = ("u", 0)
 _WAIT_S: Final = 5.0
-# Labels of a report that say that something is lost, or that a file was torn.
+# Labels of a report for a loss, or a torn file.
 _LOSSES: Final = {"lost-end", "lost-segment", "corrupt", "unreadable", "state-damaged"}
 
 
 class Stock:
-    """A store on a small disk, and what must be in it.
+    """A store on a small disk, and its required content.
 
     The topic `t` gets all calls, `u` only appends.
 
     Attributes:
         store: the open store; None: it is closed.
         records: by partition, its records by their offsets.
-        positions: of each group, what it has committed in `u`; 0: nothing.
+        positions: by group, its committed offset in `u`; 0: nothing.
         sequences: how many records the named producer has appended.
         published: the last sequence number of the publisher.
         is_compacted: records of `t` may be gone.
@@ -107,14 +107,14 @@ class Stock:
         self.store = logstore.open(self.path)
 
     def close(self) -> None:
-        """Close the store and its consumers; again is allowed."""
+        """Close the store and its consumers; may be called again."""
         while self._consumers:
             self._consumers.popitem()[1].close()
         self._producer = None
         self.store.close()
 
     def abandon(self) -> None:
-        """Whatever has happened: let the disk go."""
+        """Release the disk, in any state."""
         for _ in range(2):
             with contextlib.suppress(LogStoreError):
                 self.close()
@@ -130,12 +130,12 @@ class Stock:
         return [key for key in self.records if key[0] == topic]
 
     def drop(self, key: Key, start: int, end: int) -> None:
-        """Records outside of a range are gone."""
+        """Forget the records outside of a range."""
         there = self.records[key]
         self.records[key] = {o: v for o, v in there.items() if start <= o < end}
 
     def frees(self, act: Callable[[], object], files: int) -> str:
-        """Make a call that must free the files of that many segments."""
+        """Make a call that must free the files of `files` segments."""
         before = self.disk.free()
         try:
             act()
@@ -144,7 +144,7 @@ class Stock:
         return self.is_freed(before) if files else ""
 
     def is_freed(self, before: tuple[int, int]) -> str:
-        """Wait until more is free than before; what is wrong if that does not come."""
+        """Wait until more is free than before; the problem, or ""."""
         end = time.monotonic() + _WAIT_S
         while time.monotonic() < end:
             now = self.disk.free()
@@ -180,13 +180,13 @@ class Stock:
         return self._consumers[group]
 
     def leave(self, group: str) -> None:
-        """The group has no member."""
+        """Close the consumer of a group."""
         if group in self._consumers:
             self._consumers.pop(group).close()
 
     def poll(self, group: str) -> list[bytes]:
-        """Let a group's consumer have its partition, and a few of its records, which
-        follow what was committed; their values. Raises: `DiskFullError`."""
+        """Poll until a group's consumer has its partition, and a few records from the
+        committed offset on; their values. Raises: `DiskFullError`."""
         consumer = self.consumer(group)
         end = time.monotonic() + _WAIT_S
         while not (found := consumer.poll(timeout_ms=20, max_records=3)):
@@ -195,7 +195,7 @@ class Stock:
         return [record.value or b"" for each in found.values() for record in each]
 
     def commit(self, offset: int) -> str:
-        """Commit an offset, or nothing."""
+        """Commit an offset, or nothing if the disk is full."""
         with contextlib.suppress(DiskFullError):
             self.poll(COMMITS)
             self.consumer(COMMITS).commit(

@@ -22,7 +22,7 @@ COUNTS = {"commit": 300_000, "nightly": 20_000_000, "release": 50_000_000}
 _TESTS = pathlib.Path(__file__).resolve().parents[1]
 _DRIVER = _TESTS / "fuzz" / "fuzz_decode.c"
 _SOURCES = _TESTS.parent / "src" / "logstore" / "_native"
-# A sanitizer that was loaded into this process is none of the driver's business.
+# A sanitizer that was loaded into this process must not be loaded into the driver.
 _ENVIRONMENT = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD"}
 _FLAGS = (
     "-std=c11 -O1 -g -Wall -Wextra -Werror -fno-wrapv -fno-omit-frame-pointer "

@@ -1,15 +1,14 @@
 """Histories of consumer groups: real processes that join, poll, commit, leave, are
-killed, stopped and continued at a line of the library, fork, and publish beside, in a
-random order, and a model that checks each step.
+killed, stopped and continued at a line of the library, fork, and publish outside of a
+group, in a random order, and a model that checks each step.
 
 The rules, after every step:
 
-1. no partition has two holders, of those that the group knows as members;
-2. no committed offset goes back, but by a reset, and none is lost that was
-   acknowledged;
-3. nothing is committed that was not delivered;
-4. if no process was stopped or killed, no call fails, a commit in `on_revoke` is as
-   good as any other, and so no record is delivered twice.
+1. no partition has two holders among the members that the group knows;
+2. committed offsets go back only by a reset, and no acknowledged one is lost;
+3. only delivered records are committed;
+4. if no process was stopped or killed, no call fails, a commit in `on_revoke` counts
+   like any other, and so no record is delivered twice.
 
 At the end each record was delivered (at least once); with transactions each output is
 there exactly once.
@@ -52,23 +51,23 @@ _PARTITIONS = 3
 _RECORDS = 12
 _WORKERS = 3
 _STEPS = 30
-# A worker that is not asked for so long is stuck, if the others throw it out.
+# A worker without a command for this time counts as stuck, if the others evict.
 _STUCK_MS = 60
 _REPLY_S = 60.0
-# Another worker waits for one that is stopped, if it does not answer for so long.
+# A worker that does not answer for this time waits for a stopped one.
 _HANG_S = 0.3
-# For so long the last member waits for all records; one that is left out, or thrown
-# out, has its partitions for a moment only.
+# Time in which the last member must get all records; an expelled member may keep its
+# partitions for a moment.
 _LAST_S = 5.0
 # The wait of a call for the mutex, if a stopped member may hold it.
 _MUTEX_S = 0.1
-# The largest number of lines of a call, about: one that joins; others have far fewer.
+# Approximate maximum number of lines of a call (one that joins; others have far fewer).
 _LINES = 7_000
 _POLL_LINES = 1_500
 _COMMANDS = ("poll", "look", "look", "commit", "commit, durable", "leave")
 # The group's file is compacted at this number of bytes.
 _COMPACT_BYTES = 600
-# So few identities are remembered besides the pinned ones.
+# Number of remembered identities, in addition to the pinned ones.
 _REMEMBERED = 2
 # Errors that a stopped or thrown-out member causes.
 _MAY = frozenset({"FencedError", "CommitFailedError"})
@@ -77,14 +76,14 @@ _forks = multiprocessing.get_context("fork")
 
 
 class _Worker:
-    """A process with one consumer, which follows orders.
+    """A process with one consumer, which executes commands.
 
     Attributes:
-        member: its id in the group, as it has last said.
-        has: the partitions that it has, as it has last said; None: it was stopped in
-            the middle of a call.
+        member: its id in the group, by its last answer.
+        has: its partitions, by its last answer; None: it was stopped in the middle of a
+            call.
         is_stopped: by SIGSTOP.
-        waits: whether it owes an answer.
+        waits: whether an answer is pending.
     """
 
     def __init__(self, path: Path, options: dict[str, Any], transactions: bool) -> None:
@@ -103,16 +102,16 @@ class _Worker:
         self._answer: Any = None
 
     def send(self, command: str, line: int = 0, signal_number: int = 0) -> None:
-        """Make it do something; it sends itself a signal at a line of that."""
+        """Send a command; it sends itself a signal at a line of the call."""
         self.waits = True
         self._pipe.send((command, line, signal_number))
 
     def has_answered(self, seconds: float) -> bool:
-        """Whether there is an answer, after at most so long."""
+        """Whether there is an answer within `seconds`."""
         return self._answer is not None or self._pipe.poll(seconds)
 
     def has_halted(self) -> bool:
-        """Wait for its answer, or for its stop or end; whether it was one of these."""
+        """Wait for its answer, or for its stop or end; whether it stopped or ended."""
         how = os.WSTOPPED | os.WEXITED | os.WNOHANG | os.WNOWAIT
         until = time.monotonic() + _REPLY_S
         while time.monotonic() < until:
@@ -127,7 +126,7 @@ class _Worker:
         raise AssertionError("a worker does not answer")
 
     def answer(self) -> tuple[list[tuple[int, int]], str, dict[int, int], int]:
-        """(records that were delivered, the error, what it has committed, a child that
+        """(records that were delivered, the error, its committed offsets, a child that
         it has made or 0)."""
         assert self.has_answered(_REPLY_S), "a worker does not answer"
         answer, self._answer = self._answer or self._pipe.recv(), None
@@ -163,7 +162,7 @@ def _serve(
             if line:
                 sys.settrace(AtLine(line, partial(os.kill, os.getpid(), number)))
             if command == "look":
-                # At the group, which a poll looks at ten times a second.
+                # Read the group's file now; a poll reads it ten times a second.
                 one._core.look_now()
             try:
                 if command == "leave":
@@ -196,14 +195,14 @@ def _poll(one: Any, records: list[tuple[int, int]]) -> None:
 
 
 def _forked_child() -> int:
-    """A child that does nothing, and lives longer than its parent."""
+    """Fork a child that does nothing, and lives longer than its parent."""
     runs, told_so = os.pipe()
     child = os.fork()
     if child == 0:
         os.write(told_so, b"x")
         time.sleep(_REPLY_S)
         os._exit(0)
-    # Until it has run, it has what its parent has.
+    # Until it has run its fork handlers, it has its parent's descriptors.
     os.read(runs, 1)
     os.close(runs)
     os.close(told_so)
@@ -214,11 +213,11 @@ class History:
     """One random history; `run` raises an AssertionError if a rule is broken.
 
     Args:
-        transactions: commit so, with outputs.
-        evicts: throw out members that are stuck.
+        transactions: commit by transactions, with outputs.
+        evicts: expel stuck members.
         is_quiet: no member is stopped or killed.
         hands_over: mostly, partitions are given to new members.
-        throws_out: mostly, a member is thrown out, and then commits; with `evicts`.
+        throws_out: mostly, a member is expelled, and then commits; with `evicts`.
     """
 
     def __init__(
@@ -264,7 +263,7 @@ class History:
         self._root = Directory.open_root(Files(), str(path))
 
     def run(self) -> None:
-        """All steps, and the end."""
+        """Take all steps, and check the end."""
         wait, most = open_group._WAIT_S, ledger.IDENTITIES_MAX
         size = group_file._REWRITE_BYTES
         group_file._REWRITE_BYTES = _COMPACT_BYTES  # type: ignore[misc]
@@ -276,7 +275,7 @@ class History:
                 self._step()
                 self._check()
             for worker in list(self.workers):
-                # One that hangs is thrown out by the one that comes now.
+                # A stopped member stays: the next one to join expels it.
                 if not (worker.is_stopped and self.evicts and not self.transactions):
                     worker.kill()
                     self.workers.remove(worker)
@@ -322,7 +321,7 @@ class History:
             for one in free:
                 one.send(rng.choice(["poll", "look", "commit"]))
             for one in free:
-                if one.waits:  # else it was asked while another was waited for
+                if one.waits:  # else its answer was taken while waiting for another
                     self._take(one)
         elif what == "stop":
             self._halt(worker, signal.SIGSTOP)
@@ -367,8 +366,8 @@ class History:
             self.workers.pop(0).kill()
 
     def _throw_out(self, worker: _Worker) -> None:
-        """The others throw a member out that does not poll, and go on with what it had;
-        then it commits."""
+        """The others expel a member that does not poll, and continue with its
+        partitions; then it commits."""
         while len(self.workers) < 2:
             self.workers.append(_Worker(self.path, self.options, self.transactions))
         worker.send("poll")
@@ -386,8 +385,8 @@ class History:
     def _halt(
         self, worker: _Worker, number: int, command: str = "", line: int = 0
     ) -> bool:
-        """Stop or kill a worker at a line of a call, if that has so many; whether it
-        was."""
+        """Stop or kill a worker at a line of a call; whether the call came to that
+        line."""
         if not line:
             line = self.rng.randint(1, _LINES)
             if self.rng.random() < 0.7:
@@ -406,10 +405,10 @@ class History:
         return True
 
     def _take(self, worker: _Worker) -> list[tuple[int, int]]:
-        """Take the answer of a worker; what was delivered to it."""
+        """Take the answer of a worker; the records delivered to it."""
         stopped = [one for one in self.workers if one.is_stopped]
         while stopped and not worker.has_answered(_HANG_S):
-            # One that was stopped in the middle of a publication has the store's lock.
+            # A worker that was stopped in a publication has the store's lock.
             other = stopped.pop()
             self.log.append(f"continue {self.workers.index(other)}")
             other.signal(signal.SIGCONT)
@@ -446,12 +445,12 @@ class History:
         assert not any(one.member for one in self.workers), self._told("members live")
         self.committed = dict.fromkeys(range(_PARTITIONS), offset)
         self.acknowledged = dict(self.committed)
-        # What is below counts as done, and the rest comes again.
+        # Records below it count as done, and the rest comes again.
         below = {(p, n) for p in range(_PARTITIONS) for n in range(offset)}
         self.delivered = Counter(below)
 
     def _publish_others(self) -> None:
-        """So that only the identities that are pinned are remembered."""
+        """Publish by other identities, so that only pinned ones stay remembered."""
         try:
             with logstore.open(self.path) as store:
                 for _ in range(_REMEMBERED + 1):
@@ -459,7 +458,7 @@ class History:
                     name = f"other {self._others}"
                     store.publish([], identity=name, sequence=1, metadata=b"m")
         except logstore.StoreLockedError:
-            return  # one that is stopped has it
+            return  # a stopped worker has the lock
         self.log.append("others publish")
 
     # ------------------------------------------------------------ rules
@@ -484,7 +483,7 @@ class History:
             assert offset >= before, self._told((partition, before, offset))
             self.committed[partition] = offset
             if not self.transactions:
-                # Of a transaction the records may be published before the answer.
+                # A transaction may be published before its answer arrives.
                 missing = {(partition, n) for n in range(offset)} - set(self.delivered)
                 assert not missing, self._told(missing)
         file.close()
@@ -503,7 +502,7 @@ class History:
         return {key.partition: at.offset for key, at in found.items()}
 
     def _free_mutex(self) -> None:
-        """One that hangs and has the mutex cannot be thrown out."""
+        """Kill the workers if a stopped one holds the mutex: it cannot be expelled."""
         one = OneMember(self.path)
         try:
             one.slots.locked(lambda: None, _MUTEX_S)

@@ -1,9 +1,9 @@
 """Consumer groups of real processes, in random histories (`group_histories`).
 
-Members join, leave, are killed, hang, are thrown out, fork, and commit, by offsets or
-by transactions; the store has no daemon that could help them. No partition has two
-holders, no committed offset goes back, nothing is committed that was not delivered, and
-each record comes at least once, or has its effect once.
+Members join, leave, are killed, hang, are expelled, fork, and commit, by offsets or by
+transactions, without a daemon that coordinates them. No partition has two holders, no
+committed offset goes back, only delivered records are committed, and each record is
+delivered at least once, or has its effect once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NAME = "groups"
 UNIT = "histories"
 COUNTS = {"commit": 80, "nightly": 3_000, "release": 10_000}
 
-# How often each kind comes, of ten.
+# Weight of each kind, of ten.
 KINDS = {
     "commits": 2, "commits, evict": 1, "commits, evict, thrown out": 1,
     "commits, quiet": 2, "commits, handed over": 1,

@@ -2,10 +2,10 @@
 
 Several processes hand records in to one store. Owners come and go, and both kinds are
 killed at random moments, alone and all at once. Acknowledged records are there once;
-what was not, once or not at all, and once it was handed in, it is published. Each
-process begins by asking for its publications, and repeats what it does not know of, or
-even what it knows of: nothing may be there twice. More identities publish than are
-remembered, so those of the processes are pinned.
+others, once or not at all, and once they were handed in, they are published. Each
+process begins by asking for its publications, and repeats the unknown ones, or even the
+known ones: nothing may be there twice. More identities publish than are remembered, so
+the identities of the processes are pinned.
 """
 
 from __future__ import annotations
@@ -48,12 +48,11 @@ _PARTITIONS = 2
 # Kills of one store; then a new one.
 _ROUNDS = 20
 _SECONDS = 60
-# More than this are never in the way of a machine that does much else.
+# Long enough for a busy machine.
 _TIMEOUT_MS = 30_000
-# Of each worker: the sequence that it may have begun, that it has handed in, and that
-# was acknowledged.
+# Sequences of each worker: of the last begun, handed in, and acknowledged publication.
 _BEGUN, _PLACED, _DONE = range(3)
-# So few identities are remembered besides the pinned ones.
+# Number of remembered identities, in addition to the pinned ones.
 _REMEMBERED = 2
 
 
@@ -135,7 +134,7 @@ def store_of(folder: str, seed: int, rounds: int) -> tuple[int, list[str], int]:
 
 
 def _live(path: Path, role: int, seed: int, shared: _Shared) -> None:
-    """A worker; the last role is that of the owner."""
+    """Run a worker; the last role is the owner's."""
     rng = random.Random(f"{seed}/{role}")
     for _ in _while_watched():
         if role == _WORKERS:
@@ -152,7 +151,7 @@ def _while_watched() -> Iterator[None]:
 
 
 def _own(path: Path, rng: random.Random) -> None:
-    """Have the store for a moment, and publish something, too."""
+    """Own the store for a moment, and publish something, too."""
     try:
         config = StoreConfig(publish_for_others=rng.random() < 0.9)
         store = logstore.open(path, config=config)
@@ -167,7 +166,7 @@ def _own(path: Path, rng: random.Random) -> None:
 
 
 def _work(path: Path, worker: int, rng: random.Random, shared: _Shared) -> None:
-    """Hand in the next records, or ones that may be in already."""
+    """Hand in the next records, or ones that may be published already."""
     identity = f"worker {worker}"
     with logstore.open(path, read_only=True) as store:
         last = store.published(identity) or 0
@@ -193,11 +192,12 @@ def _work(path: Path, worker: int, rng: random.Random, shared: _Shared) -> None:
                 shared.set(worker, _DONE, max(sequence, shared.get(worker, _DONE)))
             except PublicationTimeoutError as error:
                 if error.outcome == "not written":
-                    # It has been taken back.
+                    # The request was withdrawn.
                     shared.set(worker, _PLACED, shared.get(worker, _DONE))
                 return
             except PublicationConflictError as error:
-                # What the process before this one had begun was completed meanwhile.
+                # A publication begun by the process before this one was completed
+                # meanwhile.
                 if not sequence < error.last <= shared.get(worker, _BEGUN):
                     raise
                 return
@@ -216,8 +216,8 @@ def _note_request(worker: int, sequence: int, shared: _Shared) -> None:
 
 
 def _check(path: Path, shared: _Shared) -> int:
-    """An owner takes what still waits; then each is there once, or not at all. Returns
-    the number of publications."""
+    """Serve the pending requests as an owner; then check that each publication is there
+    once, or not at all. Returns the number of publications."""
     with logstore.open(path, config=StoreConfig(publish_for_others=True)) as store:
         until = time.monotonic() + _SECONDS
         while any(map(process_of, os.listdir(path))):

@@ -19,7 +19,7 @@ from logstore import LogStoreError
 __all__ = ["KINDS", "TOPIC", "User"]
 
 TOPIC = logstore.TopicPartition("t", 0)
-# How long a follower may take to give what is there.
+# How long a follower may take to deliver an existing record.
 _PATIENCE_S = 10.0
 
 
@@ -27,11 +27,11 @@ class History(Protocol):
     """A user's view of the history.
 
     Attributes:
-        log: offset -> value of each record of the log that stands.
+        log: offset -> value of each record of the current log.
         start, end: its first offset, and the next one to be written.
         below: the records below `start` that may be there still.
         incarnation: how often the topic was made.
-        serial: raised for each record, so that all are unlike.
+        serial: incremented for each record, so that each is unique.
         is_compacted: whether the topic keeps the last record of each key alone.
         steps: what has happened so far.
     """
@@ -59,7 +59,7 @@ class History(Protocol):
 
 
 class User:
-    """A user who continues with the topic between any two steps."""
+    """A user that continues with the topic between any two steps."""
 
     name = ""
 
@@ -67,21 +67,21 @@ class User:
         self.case = case
 
     def step(self) -> str:
-        """Do something; what is wrong, "" for nothing."""
+        """Do something; return its problem, or ""."""
         raise NotImplementedError
 
     def rest(self) -> str:
-        """The history is over."""
+        """Take the last step, at the end of the history."""
         return self.step()
 
     def was_made_again(self) -> None:
-        """The topic was deleted and made again."""
+        """Called after the topic was deleted and created again."""
 
     def was_cut(self, at: int) -> None:
-        """The log was cut."""
+        """Called after the log was cut."""
 
     def was_replaced(self) -> None:
-        """Another directory is in the place of the partition's."""
+        """Called after another directory has replaced the partition's."""
 
     def close(self) -> None:
         """Release everything."""
@@ -174,7 +174,8 @@ class _Committer(User):
 
     Attributes:
         counts: what must be committed; None: nothing, or that is not known.
-        place: where the one that lives goes on at the latest; None: it is not known.
+        place: the latest position at which the open consumer may continue; None: it
+            is not known.
         is_late: the next step must commit the delivered records.
         is_over: there is no next step.
     """
@@ -212,7 +213,7 @@ class _Committer(User):
             self.counts, self.is_cut = None, True
 
     def is_committed(self, at: logstore.OffsetAndMetadata | None) -> bool:
-        """Whether it is what must be committed. A gap at the end may be passed over."""
+        """Whether it is the required offset. A gap at the end may be skipped."""
         if at is None or self.counts is None or at.offset < self.counts:
             return False
         return not any(self.counts <= each < at.offset for each in self.case.log)
@@ -367,7 +368,7 @@ class _Transactional(_Committer):
             with self.one.transaction() as transaction:
                 found = self.poll()
                 if "compact" in case.steps and self.is_reset():
-                    # It has removed the batch that shows that nothing was cut.
+                    # Compaction has removed the batch that shows that nothing was cut.
                     self.is_cut = True
                 problem = self.judge(found, is_new=is_new)
                 if problem:
@@ -386,7 +387,7 @@ class _Transactional(_Committer):
         return self.outputs()
 
     def is_reset(self) -> bool:
-        """Whether the consumer has said that it begins elsewhere than it was."""
+        """Whether the consumer has reported that it cannot continue at its position."""
         assert self.one is not None
         reader = self.one._core.readers.get(TOPIC)
         return reader is not None and reader.is_disproved
@@ -409,7 +410,7 @@ class _Transactional(_Committer):
             return found
         with logstore.open(self.case.path, read_only=True) as store:
             outputs = {r.value for r in store[self.out][0].read()}
-        # What had been deleted, and is there again, lies below the position.
+        # Records that had been deleted, and are there again, are below the position.
         outputs |= {*self.case.below.values()}
         if self.is_cut and "compact" in self.case.steps:
             return ""  # it may have removed the batch that disproves the position
@@ -444,7 +445,7 @@ class _Follower(User):
         assert self.loop.run_until_complete(self.follow()) == ""
 
     async def follow(self) -> str:
-        """Begin again, and take all that is there: later it must look."""
+        """Begin again, and read to the end: later reads must look for new records."""
         self.place = self.case.start
         self.is_over = self.is_cut = False
         self.records = self.store.topic("t")[0].follow(self.place)
@@ -467,7 +468,7 @@ class _Follower(User):
         return self.loop.run_until_complete(self._step())
 
     async def _step(self) -> str:
-        """It gives all that is there now, or raises what explains itself."""
+        """Check that it delivers all present records, or raises the right error."""
         case = self.case
         is_behind = self.place < case.start
         due = [row for row in case.log.items() if row[0] >= self.place]

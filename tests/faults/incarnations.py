@@ -1,25 +1,24 @@
-"""Topics that are deleted and made again, cut and grown, compacted, moved, and used by
-another program, while readers, consumers and producers continue.
+"""Topics that are deleted and created again, cut and grown, compacted, moved, and used
+by another program, while readers, consumers and producers continue.
 
 A history is a list of steps on one topic. Between any two of them each user takes a
 step: handles read on, consumers of each kind poll and commit, transactions publish,
-records are staged. Each record that is appended is unlike all others, so that it shows
-which incarnation of the topic, and which growth of its log, it is of. The judge knows
-all of them:
+records are staged. Each appended record is unique, so that it shows the incarnation of
+the topic, and the growth of its log, to which it belongs. The judge knows all of them:
 
-- a handle is never given a record of another incarnation than its own;
-- a named producer gets the sequence of its last record in the log that stands, finds
-  its last call again, and continues after it;
-- a consumer that commits gets each record of the log that stands once, in order, since
-  its last position that counts, and none that no log had; one that lives leaves out
-  none of them either, at any place of a cut;
-- a transaction group never publishes one input twice, and leaves none out that was
-  there when it was idle;
-- a committed offset is there after everything but a re-creation and a cut below it;
-- the id of the topic changes with each re-creation, and with nothing else.
+- a handle never gets a record of another incarnation than its own;
+- a named producer gets the sequence of its last record in the current log, finds its
+  last call again, and continues after it;
+- a consumer that commits gets each record of the current log once, in order, since its
+  last valid position, and no record that no log had; an open one does not skip any
+  either, at any place of a cut;
+- a transaction group never publishes an input twice, and skips no input that was there
+  when it was idle;
+- a committed offset survives everything but a re-creation and a cut below it;
+- the id of the topic changes with each re-creation, and only then.
 
-A topic that was never written to has nothing that another one of its name could be
-told from: if another program makes it again, it is the same topic.
+A topic that was never written to cannot be distinguished from another one of its name:
+if another program makes it again, it is the same topic.
 """
 
 from __future__ import annotations
@@ -76,13 +75,13 @@ class _Case:
     """One history.
 
     Attributes:
-        log: offset -> value of each record of the log that stands.
+        log: offset -> value of each record of the current log.
         start, end: its first offset, and the next one to be written.
         incarnation: how often the topic was made.
         is_compacted: whether the topic keeps the last record of each key alone.
         below: the records below `start` that may be there still.
-        is_start_lost: the topic was moved since, and Kafka's file has the start offset
-            under its name: it counts while logstore's state does.
+        is_start_lost: the topic was moved since, and Kafka's checkpoint has the start
+            offset under the old name: it is valid as long as logstore's state is.
     """
 
     def __init__(self, path: Path, rng: random.Random, notes: Counter[str]) -> None:
@@ -135,7 +134,7 @@ class _Case:
             found = self.check_id() or self.users_step()
             if found:
                 return found
-        # All users have stopped: each one gets the rest.
+        # The history has ended: each user gets the rest.
         for user in self.users:
             found = user.rest()
             if found:
@@ -199,7 +198,7 @@ class _Case:
         return values, keys
 
     def note(self, first: int, values: list[bytes]) -> None:
-        """Records were appended."""
+        """Note appended records."""
         assert first >= self.end
         self.log.update(enumerate(values, first))
         self.end = first + len(values)
@@ -262,7 +261,7 @@ class _Case:
         self.is_start_lost = False
 
     def state_counts_no_more(self) -> None:
-        """The records come back that a broker does not know to be deleted."""
+        """Take back the deletions that a broker does not know."""
         if not self.is_start_lost:
             return
         with logstore.open(self.path, read_only=True) as store:
@@ -278,13 +277,13 @@ class _Case:
         if self.owner is not None:
             self.owner.close()
             self.owner = None
-        # A user keeps the lock for a moment, which others than logstore wait for.
+        # A user holds the lock for a moment: other programs must wait for it.
         root = Directory.open_root(Files(), str(self.path))
         take_lock(root, Purpose(timeout_ms=60_000)).release()
         root.close()
 
     def other_program(self) -> None:
-        """A broker has used the directory, and has changed nothing in this log."""
+        """Leave the directory as if a broker had used it and not changed this log."""
         self.close_owner()
         points = self.path / layout.RECOVERY_CHECKPOINT
         self.serial += 1
@@ -293,11 +292,11 @@ class _Case:
         self.state_counts_no_more()
 
     def kafka_makes_again(self) -> None:
-        """A broker deletes the topic, and makes another one of its name."""
+        """Delete and create the topic as a broker does."""
         self.other_program()
         was_written = (self.path / "t-0" / layout.TOPIC_IDENTITY).exists()
         for name in (layout.LOG_START_CHECKPOINT, layout.HIGH_WATERMARKS):
-            # It removes the lines with the topic.
+            # A broker removes the lines with the topic.
             (self.path / name).unlink(missing_ok=True)
         shutil.rmtree(self.path / "t-0")
         (self.path / "t-0").mkdir(0o700)
@@ -311,14 +310,14 @@ class _Case:
             for user in self.users:
                 user.was_made_again()
         with logstore.open(self.path, read_only=True) as store:
-            # Settings that were written under another name are not those of this one.
+            # Settings that were written under another name do not apply to this one.
             config = store.topic("t").config
         self.format = config.message_format
         self.is_compacted = "compact" in config.cleanup_policy
         self.append()
 
     def kafka_id(self) -> None:
-        """A broker, or the page on hand-over, puts Kafka's id there."""
+        """Write Kafka's id of the topic, like a broker, or the page on hand-over."""
         self.other_program()
         digits = f"{self.serial:022d}"[-22:-1] + "A"
         file = self.path / "t-0" / layout.PARTITION_METADATA
@@ -336,7 +335,7 @@ class _Case:
         self.state_counts_no_more()
 
     def lose_topics(self) -> None:
-        """The settings are lost; an empty topic has its id there alone."""
+        """Lose the settings; an empty topic has its id only there."""
         if not (self.path / "t-0" / layout.TOPIC_IDENTITY).exists():
             return
         self.close_owner()
@@ -344,8 +343,8 @@ class _Case:
         self.format, self.is_compacted = logstore.TopicConfig().message_format, False
 
     def rename_and_back(self) -> None:
-        """Another program moves the directory, opens the store, perhaps appends, and
-        moves it back."""
+        """Move the directory as another program, open the store, perhaps append, and
+        move it back."""
         if not (self.path / "t-0" / layout.TOPIC_IDENTITY).exists():
             return
         self.close_owner()
@@ -356,4 +355,4 @@ class _Case:
                 self.append_to(store["moved"][0])
         os.rename(self.path / "moved-0", self.path / "t-0")
         self.is_start_lost = True
-        self.state_counts_no_more()  # perhaps it did not
+        self.state_counts_no_more()  # in case it was lost before the move

@@ -23,7 +23,7 @@ APPENDS = (
     "append", "append_durable", "append_many", "append_rolls", "topic_append",
     "publish", "append_batches", "append_expected", "topic_append_many",
 )  # fmt: skip
-# In another thread only what does not take away what a call of this one has told.
+# Another thread makes only calls that keep the acknowledged records of this one.
 _BESIDE = (
     *APPENDS,
     "read",
@@ -51,12 +51,12 @@ class Inside:
         self.left = 0
         self.names: tuple[str, ...] = CALLS
         self._depth = 0
-        # Held while a call is made by another thread than that of the outer one.
+        # Held while a thread other than the outer call's makes a call.
         self.beside = threading.RLock()
         self._main = threading.get_ident()
 
     def reenter(self, where: str) -> None:
-        """User code runs here: make a call."""
+        """Make a call from user code."""
         is_beside = threading.get_ident() != self._main
         if self.outer is None or self.left <= 0 or self.broken is not None:
             return
@@ -65,7 +65,7 @@ class Inside:
         if not is_beside:
             self._reenter(where, self.names)
         elif self.beside.acquire(blocking=False):
-            # Not waited for: who has it may wait for the call that this thread is in.
+            # Not waited for: its holder may wait for the call that this thread is in.
             try:
                 self._reenter(where, _BESIDE)
             finally:
@@ -95,7 +95,7 @@ class Inside:
         try:
             plan = scene.plan(name)
         except Unavailable as error:
-            # A call beside may have made a topic one that cannot be published to.
+            # A concurrent call may have created a topic that cannot be published to.
             self._judge(name, error.args[0], where, (logstore.errors.UnsupportedError,))
             return
         except LogStoreError as error:
@@ -137,7 +137,7 @@ class Inside:
 
     def of_surroundings(self) -> list[type[BaseException]]:
         """Errors that any call may raise because of earlier calls."""
-        # Topics come and go, and settings change, inside of calls on them.
+        # Topics are created, deleted and configured inside of calls on them.
         found: list[type[BaseException]] = [
             logstore.TopicNotFoundError,
             logstore.errors.PartitionNotFoundError,
@@ -324,7 +324,7 @@ class _Path:
 
 
 class _Bytes(bytearray):
-    """A buffer whose end is noticed."""
+    """A buffer that makes a call when it is released."""
 
     _inside: Inside
 

@@ -1,12 +1,12 @@
 """Signals that raise, at every instruction of every public call, several in a row.
 
 A signal becomes pending at the n-th instruction that the library executes, in its own
-code or in what it uses (locks, context managers, logging). Its handler, which raises,
+code or in code that it calls (locks, context managers, logging). Its raising handler
 is then run where the interpreter looks for signals next: exactly the places where
-Ctrl-C can strike, none besides. More signals come while the first one is handled.
-However the call ends: no other call hangs or fails without a name, in any thread;
-nothing that was acknowledged is lost; `close()` ends, in the second or third attempt at
-the latest, and gives the lock back.
+Ctrl-C can strike. More signals come while the first one is handled. However the call
+ends: no other call hangs or raises an unnamed error, in any thread; no acknowledged
+record is lost; `close()` ends, in the second or third attempt at the latest, and
+releases the lock.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ COUNTS = {"commit": 400, "nightly": 20_000, "release": 60_000}
 
 _EACH = 14
 _CALLS = 20
-# Concurrent calls of another thread, at the most.
+# Maximum number of concurrent calls of another thread.
 _BESIDE = 150
-# Calls that take locks and wait come more often.
+# Calls that take locks and wait, which are made more often.
 _OFTEN = (
     "append", "append_durable", "append_many", "append_rolls", "flush", "publish",
     "create_topic", "delete_topic", "truncate_to", "delete_before", "roll", "produce",
@@ -57,7 +57,7 @@ class Interrupter:
     """Raises at some instructions of a call.
 
     Attributes:
-        seen: instructions that the call took, as far as it came.
+        seen: instructions of the call that were executed.
         raised: the place of the interrupt.
     """
 
@@ -65,8 +65,8 @@ class Interrupter:
         self._at = at
         self.seen = 0
         self.raised: list[str] = []
-        # One object for all frames, which lives on: Python does not keep it while it
-        # calls it, and a frame may get another meanwhile.
+        # One object for all frames, kept alive: Python holds no reference to it while
+        # it calls it, and a frame may get another meanwhile.
         self._tracer = self._trace
         _tracers.append(self._tracer)
 
@@ -103,7 +103,7 @@ _AGAIN_MIN_S: Final = 0.001
 
 
 class Alarm:
-    """Raises after a while, by a signal of the system: also where a call waits.
+    """Raises after some time, by a signal of the system, even while a call waits.
 
     Attributes:
         raised: the place of the interrupt.
@@ -125,8 +125,8 @@ class Alarm:
     def __call__(self, plan: Plan) -> Any:
         signal.signal(signal.SIGALRM, self._handle)
         self._is_armed = True
-        # Again and again, for calls that catch the first one; not so often that nothing
-        # runs but the handler.
+        # Repeated, for calls that catch the first one; not so often that only the
+        # handler runs.
         again = max(self._seconds / 2, _AGAIN_MIN_S)
         signal.setitimer(signal.ITIMER_REAL, self._seconds, again)
         try:
@@ -140,7 +140,7 @@ class _Companion:
     """Another thread that uses the same store meanwhile; it is not interrupted.
 
     Attributes:
-        gate: held while it is to stand still.
+        gate: held while it must pause.
     """
 
     def __init__(self, scene: Scene, rng: random.Random) -> None:
@@ -193,11 +193,11 @@ def run(count: int, seed: int, tally: Tally) -> None:
 
 
 def case(seed: int, folder: Path, watch: Watch) -> None:
-    """Some calls on one store are interrupted; then it is closed, as well as may be."""
+    """Interrupt some calls on one store; then close it, interrupted as well."""
     rng = random.Random(seed)
     signal.signal(PENDING, signal.SIG_IGN)
     scene = Scene(folder / "store", rng, watch)
-    # How many instructions a call of this name took when it was not interrupted.
+    # Number of instructions of an uninterrupted call, by name.
     lengths: dict[str, int] = {}
     names = rng.sample(CALLS, 4) + rng.sample(_OFTEN, 3)
     for name in ("append", "append_many", "append_rolls"):
@@ -230,7 +230,7 @@ def _one(
     rng: random.Random,
     companion: _Companion | None,
 ) -> None:
-    """Interrupt a call; then the store is as usable as it says."""
+    """Interrupt a call; then check that the store is usable."""
     try:
         plan = elsewhere(lambda: scene.plan(name))
     except Unavailable:
@@ -251,7 +251,7 @@ def _interrupted(
 ) -> str:
     """Make a call, with interrupts if its length is known.
 
-    Returns what was interrupted where; "" if nothing was.
+    Returns the interrupted call and the place; "" if nothing was interrupted.
     """
     at: list[int] = []
     if name in lengths:
@@ -287,7 +287,7 @@ def _interrupted(
 
 
 def _close(scene: Scene, lengths: dict[str, int], rng: random.Random) -> str:
-    """Close, interrupted now and then; once more; and at last by another thread.
+    """Close, interrupted now and then; once more; and finally by another thread.
 
     Returns the place of the interrupt.
     """

@@ -1,4 +1,4 @@
-"""The reader in Java against Python's, over damaged and changing logs of all formats.
+"""The reader in Java compared with Python's, on damaged and changing logs.
 
 Logs of logstore and of brokers, with and without gaps, transactions among them, are
 damaged before or after a query is planned, or changed while it is read. Both readers
@@ -6,8 +6,8 @@ get the same tasks. They deliver the same rows, or the same error after the same
 while a log changes, the rows of the log before or after the change, each once and in
 order, and none of them is left out without an error.
 
-Some logs are read through Spark itself: what a task of Java reports must reach the
-driver whole, also where its jar came to a session that was running.
+Some logs are read through Spark itself: errors of a task in Java must reach the driver
+whole, even if the jar was added to a running session.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ NAME = "java"
 UNIT = "logs read by Java and by Python"
 COUNTS = {"commit": 900, "nightly": 10_000, "release": 60_000}
 
-# A session of Spark is slow, and one log in so many shows what it adds.
+# A session of Spark is slow: one log in this number is read through it.
 _FOR_ONE_WITH_SPARK = 300
 _CLASSES = "LOGSTORE_FAULTS_CLASSES"
-# A guard of a file that was changed just now does not hold, and Python reads all.
+# Right after a file was changed its guard does not hold, and Python reads all.
 _SETTLED_S = 0.03
-# What a case that is made alone compiles.
+# Classes that a case run alone compiles.
 _OWN: list[tempfile.TemporaryDirectory[str]] = []
 _T = 1_700_000_000_000
 
@@ -100,7 +100,7 @@ def problem(key: str, notes: Counter[str]) -> str:
 
 
 class Case:
-    """A log, and what happens to it."""
+    """A log, its damage and its changes."""
 
     def __init__(self, path: Path, rng: random.Random, notes: Counter[str]) -> None:
         self.path, self.rng, self.notes = path, rng, notes
@@ -150,13 +150,13 @@ class Case:
             foreign(self.path)
 
     def _boundary(self, partition: Any) -> int:
-        """Where a batch begins, or the end."""
+        """Base offset of a random batch, or the end offset."""
         begins = [batch.base_offset for batch in partition.read_batches()]
         begins = [begin for begin in begins if begin >= partition.start_offset]
         return self.rng.choice([*begins, partition.end_offset])
 
     def append(self, partition: Any) -> None:
-        """A batch of records that are unlike."""
+        """Append a batch of different records."""
         rng = self.rng
         count = rng.randrange(1, 5)
         first = partition.end_offset
@@ -170,7 +170,7 @@ class Case:
         )
 
     def _make_transactions(self) -> None:
-        """A broker's log, in two segments, some of whose offsets are gone."""
+        """Make a broker's log, in two segments, some of whose offsets are missing."""
         rng, self.magic, self.codec = self.rng, 2, "none"
         self.partition.mkdir(parents=True)
         made = Transactions(rng, producers=2)
@@ -233,7 +233,7 @@ class Case:
             return None
 
     def _same(self, tasks: Any) -> str:
-        """Whether both readers deliver the same of each task."""
+        """Problem if the readers deliver different results of a task, or ""."""
         return next(filter(None, map(self._same_of, tasks)), "")
 
     def _same_of(self, task: Any) -> str:
@@ -245,12 +245,12 @@ class Case:
         self.notes["left to Python"] += in_java.ranges_of_python > 0
         stop = max(r["stop"] for r in task["ranges"])
         if not in_java.error and in_python.damage >= stop:
-            # Python may look at what lies behind the range: for the ends of
-            # transactions, or since a wrapper does not say where it begins.
+            # Python may read past the range: for the ends of transactions, or since a
+            # wrapper does not hold its base offset.
             self.notes["damage behind the range"] += 1
             return ""
         counts = len(in_java.rows), len(in_python.rows)
-        # How many rows came before an error is a matter of sizes of batches.
+        # The number of rows before an error depends on the sizes of batches.
         count = min(counts) if in_java.error else max(counts)
         is_same = in_java.rows[:count] == in_python.rows[:count]
         if in_java.error != in_python.error or not is_same:
@@ -274,7 +274,7 @@ class Case:
         return f"{kind} in {log.name} at {at.pos}"
 
     def changed(self) -> str:
-        """The log is changed while it is read, after some batches."""
+        """Change the log while it is read, after some batches; the problem, or ""."""
         from support.java_tasks import by_python
 
         time.sleep(_SETTLED_S)
@@ -346,7 +346,7 @@ class Case:
             self.append(partition)
 
     def filter(self) -> str:
-        """A filter on times, over a time index that may be wrong."""
+        """Read with a filter on times, over a time index that may be wrong."""
         from support.java_tasks import by_python
 
         rng = self.rng
@@ -371,8 +371,8 @@ class Case:
         return ""
 
     def _spoil_times(self) -> None:
-        """Indexes that leave entries out. Each entry is true of its batch, and an
-        earlier batch may have a later time."""
+        """Write time indexes with missing entries. Each entry is right for its batch,
+        and an earlier batch may have a later time."""
         rng = self.rng
         for log in logs_in(self.partition):
             data, entries, latest = log.read_bytes(), b"", -1
@@ -424,7 +424,7 @@ def _repeat(data: bytearray, at: Any, after: Any, rng: random.Random) -> bytes:
 
 
 def _old_block(data: bytearray, at: Any, after: Any, rng: random.Random) -> bytes:
-    """A block of 512 bytes as another one is."""
+    """Overwrite a block of 512 bytes with another one."""
     to, source = (rng.randrange(-(-len(data) // 512)) * 512 for _ in range(2))
     size = len(data) - to
     data[to : to + min(512, size)] = data[source : source + min(512, size)]

@@ -1,7 +1,7 @@
 """Damaged logs through Spark itself: the process that `java` starts.
 
 Its session is running when `register` brings the jar, so that the class loader of the
-driver does not have the classes of the reader. What a task reports must come whole.
+driver does not have the classes of the reader. Errors of a task must arrive whole.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def problem(spark: Any, case: Any) -> str:
     told, told_of_java = (text for _, text in found)
     if not told:
         return "" if found[0] == found[1] else f"{found[0]} and {found[1]}"
-    # The text of Python stands in a traceback, that of Java behind its class.
+    # The text of Python is in a traceback, the text of Java follows its class.
     for text in ("Error: ", ".log at byte "):
         if text in told and text not in told_of_java:
             return f"{text!r} is not in {told_of_java[:600]!r}, but in {told[-600:]!r}"

@@ -2,9 +2,8 @@
 
 Without logstore's own state a log is valid if each batch has its checksum, offsets rise
 within and across segments, and the log reaches the recovery point; after a clean stop
-it ends there, if its last batch could. Bytes that
-are damaged and still follow these rules look like a log that was written so: this
-module finds them, independent of the library.
+it ends there, if its last batch could. Damaged bytes that still follow these rules look
+like an intact log: this module finds them, independently of the library.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ __all__ = ["Belief", "Bodies", "believable", "has_torn_tail"]
 class _Batch(NamedTuple):
     offset: int
     magic: int
-    body: bytes  # what the checksum covers
+    body: bytes  # the bytes that the checksum covers
     size: int
 
 
@@ -48,15 +47,15 @@ class Bodies:
             self._records[batch.body] = (batch.offset, records)
 
     def records(self, batch: _Batch) -> list[Record] | None:
-        """The records of a batch at the offset that it has now."""
+        """The records of a batch, for its present offset."""
         known = self._records.get(batch.body)
         if known is None:
             return None
         offset, records = known
         shift = batch.offset - offset
         if batch.magic < 2 and batch.body[1] & 7:
-            # The messages inside a wrapper of magic 0 have offsets of their own; so
-            # have those of magic 1 in one that has none itself.
+            # The messages inside a wrapper of magic 0 have absolute offsets; so have
+            # messages of magic 1 in a wrapper without an offset.
             if batch.magic == 0:
                 shift = 0
             elif batch.offset == 0 and records:
@@ -69,9 +68,9 @@ class Belief(NamedTuple):
 
     Attributes:
         records: in order, up to the first broken rule.
-        is_broken: there is such a place: an error must be met there.
-        hidden: offsets between the one by which a wrapper is looked up and that of its
-            last record: a read that begins there begins after the wrapper.
+        is_broken: a rule is broken: reading must raise an error there.
+        hidden: offsets between the one by which a wrapper is looked up and the one of
+            its last record: a read that begins there begins after the wrapper.
     """
 
     records: list[Record]
@@ -89,7 +88,7 @@ def believable(
 ) -> Belief:
     """The records that a reader must accept by the format."""
     found = _segments(tree)
-    # No reader looks at segments that by their names are below the start.
+    # No reader opens segments that are below the start by their names.
     while len(found) > 1 and found[1][0] <= log_start:
         del found[0]
     records: list[Record] = []

@@ -1,9 +1,9 @@
 """kill -9 at random moments of a writer, with readers in other processes.
 
-A kill loses nothing that was written: the next writer continues in the same store, and
-checks that every record is there whose append had returned. Three readers live over
-many kills and check each record that they are given. Each writer is a fork of the
-method's own process, so that a kill costs milliseconds and may hit anything: opening,
+A kill loses no written record: the next writer continues in the same store, and checks
+that each record is there whose append had returned. Three readers live through many
+kills and check each record that they get. Each writer is a fork of the method's own
+process, so that a kill costs milliseconds and may strike anywhere: opening,
 recovery, appends, rolls, deletions, retention, background syncs, closing, and the
 services of `kills_services`.
 """
@@ -41,17 +41,17 @@ _CALL = 7
 # Kills of one store; then a new one, of another format.
 _ROUNDS = 30
 _SECONDS = 30
-# Per partition, in memory that all processes share: how far what was appended goes, how
-# far what is being appended may go, how far it was durable, and where the log begins
-# at the least and at the most.
+# Per partition, in memory that all processes share: the end of acknowledged appends,
+# the largest possible end, the durable offset, and the smallest and largest possible
+# start offset.
 _WRITTEN, _BEGUN, _DURABLE, _START, _START_MAX = range(5)
 _FIELDS = 5
 _SERVICES = _PARTITIONS + 1
 
 
 class _Shared:
-    """Numbers shared by the processes, which survive every kill. Each is stored at
-    once: half a number, left by a kill or seen by a reader, would be a wrong one."""
+    """Numbers shared by the processes, which survive every kill. Each is stored
+    atomically: half a number, left by a kill or seen by a reader, would be wrong."""
 
     def __init__(self) -> None:
         # One more row: the number of checks that the readers have made.
@@ -137,7 +137,7 @@ def _config(magic: int, codec: str) -> Any:
 
 
 def _kill_soon(child: int, rng: random.Random, number: int) -> bool:
-    """Kill a writer after a moment: often while it opens, seldom when it has closed."""
+    """Kill a writer after a moment: often while it opens, rarely after its close."""
     longest = (0.004, 0.02, 0.08)[number % 3]
     time.sleep(rng.uniform(0, longest))
     os.kill(child, signal.SIGKILL)
@@ -191,7 +191,7 @@ def _do_something(
         durable = rng.randrange(10) == 0
         first = partition.end_offset
         count = 1 if kind < 8 else _CALL
-        # Calls begin at multiples, so that a reader knows what is one call.
+        # Calls begin at multiples, so that a reader knows the extent of each call.
         count = count if first % _CALL == 0 else _CALL - first % _CALL
         shared.set(at, _BEGUN, first + count)
         if count == 1:
@@ -204,7 +204,7 @@ def _do_something(
 
 
 def _check_lock(path: Path, failures: list[str], what: str) -> int:
-    """A second writer is refused while one lives, and gets in after its death."""
+    """Check that a second writer is refused while one lives, but not afterwards."""
     got, told = os.pipe()
 
     def hold() -> None:
@@ -271,10 +271,10 @@ def _check_partition(
 
 
 def _rounds(shared: _Shared) -> Iterator[None]:
-    """Until this process is killed."""
+    """Yield until this process is killed."""
     while True:
         yield
-        # Not exact with three of them, and it need not be.
+        # Inexact with three writers of the number, which does not matter.
         shared.set(_PARTITIONS, 0, shared.get(_PARTITIONS, 0) + 1)
         if os.getppid() == 1:
             sys.exit(0)
@@ -283,7 +283,7 @@ def _rounds(shared: _Shared) -> Iterator[None]:
 def _in_order(
     records: Any, offset: int, magic: int, seed: int, limit: int = 1 << 62
 ) -> int:
-    """The offset after the last of some records, each of which is what it must be."""
+    """Check each of some records; return the offset after the last one."""
     for record in records:
         want = record_of(offset, magic, seed)
         if record != want:
@@ -295,7 +295,7 @@ def _in_order(
 
 
 def _read(path: Path, magic: int, seed: int, shared: _Shared) -> None:
-    """Whole logs, over and over; what is seen ends where an append ended."""
+    """Read whole logs, over and over; each read ends at the end of an append."""
     rng = random.Random(seed)
     with logstore.open(path, read_only=True) as store:
         topic = store.topic("orders")
@@ -331,7 +331,7 @@ def _follow(path: Path, magic: int, seed: int, shared: _Shared) -> None:
 
 
 def _fetch(path: Path, magic: int, seed: int, shared: _Shared) -> None:
-    """Chunks and columns from anywhere; each time the store is reopened."""
+    """Read chunks and columns from random offsets; reopen the store each time."""
     rng = random.Random(seed + 2)
     for _ in _rounds(shared):
         with logstore.open(path, read_only=True) as store:

@@ -1,8 +1,8 @@
 """Services that the writers of `kills` use, with checks after each kill: a named
-producer, a group that commits, one of transactions, and a compacted log. All of them
-count: the record at an offset has that number as its value, so that what is there says
-whether it is whole. A writer is killed at a random moment, or kills itself at a line of
-one of these calls.
+producer, a group that commits, one of transactions, and a compacted log. The record at
+an offset has that number as its value, so that the log itself shows whether it is
+complete. A writer is killed at a random moment, or kills itself at a line of one of
+these calls.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from logstore import TopicConfig
 
 __all__ = ["ROWS", "check_services", "create_topics", "serve"]
 
-# Rows of the shared numbers: of the log that is compacted, of that of the producer, and
-# of what is committed; and what of each is known, and what may be.
+# Rows of the shared numbers: the compacted log, the log of the producer, and the
+# committed offset; and for each the acknowledged number, and the begun one.
 _KEPT, _FED, _COMMITTED = range(3)
 ROWS = 3
 _WRITTEN, _BEGUN = range(2)
 _KEYS = 7
 _MEMORY = 6 << 20
-# The longest of these calls has about so many lines.
+# Approximate number of lines of the longest of these calls.
 _LINES = 6_000
 
 
@@ -50,7 +50,7 @@ def create_topics(store: Any) -> None:
 
 
 def serve(store: Any, rng: random.Random, shared: Shared, first: int) -> None:
-    """Do one of these things; `first`: the row where the numbers begin."""
+    """Make one of these calls; `first`: the first row of the services' numbers."""
     calls: list[Callable[..., None]] = [_keep, _compact, _feed, _commit, _transact]
     call = rng.choice(calls)
     if rng.random() < 0.25:
@@ -63,7 +63,7 @@ def serve(store: Any, rng: random.Random, shared: Shared, first: int) -> None:
 
 
 def _keep(store: Any, rng: random.Random, shared: Shared, first: int) -> None:
-    """Records with keys."""
+    """Append records with keys."""
     kept = store.topic("kept")[0]
     for _ in range(rng.randint(1, 10)):
         end = kept.end_offset
@@ -104,7 +104,7 @@ def _consumer(store: Any, group: str) -> Any:
 
 
 def _commit(store: Any, rng: random.Random, shared: Shared, first: int) -> None:
-    """A member comes, commits, and goes."""
+    """Join as a member, commit, and leave."""
     key = logstore.TopicPartition("fed", 0)
     with _consumer(store, "g") as one:
         for _ in range(rng.randint(1, 4)):

@@ -1,4 +1,4 @@
-"""A store that is lied to, and what must be true of it then."""
+"""A store that gets lying input, and the checks of it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NAMED = (LogStoreError, TypeError, ValueError)
 
 
 def extreme(rng: random.Random, bits: int, now: int = 0) -> int:
-    """A signed number of `bits` bits that is on an edge, or next to its old value."""
+    """A signed number of `bits` bits, at a limit, or next to its old value."""
     top = 1 << (bits - 1)
     found = (
         0, 1, -1, 2, top - 1, -top, top - 2, -top + 1, top // 2, 255, -256,
@@ -28,13 +28,13 @@ def extreme(rng: random.Random, bits: int, now: int = 0) -> int:
 
 
 class Case:
-    """A store that is lied to.
+    """A store that gets lying input.
 
     Attributes:
         what: the lie.
-        was_refused: whether it was.
-        is_spoiled: whether nothing more can be asked of the store.
-        believed: numbers of the partitions that have a batch which was believed.
+        was_refused: whether the lie was refused.
+        is_spoiled: whether the store is of no more use.
+        believed: numbers of the partitions that have a lying batch which was accepted.
     """
 
     def __init__(self, folder: Path, rng: random.Random) -> None:
@@ -78,7 +78,7 @@ class Appending(Case):
         return "CreateTime"
 
     def call(self, do: Callable[[], Any]) -> tuple[Any, str]:
-        """(what a call returned, or None if it was refused; the problem)."""
+        """(result of a call, or None if it was refused; the problem)."""
         self.was_refused = False
         try:
             found = do()
@@ -94,7 +94,7 @@ class Appending(Case):
         return found, ""
 
     def look(self) -> str:
-        """All that was known is there, and what has come can be read."""
+        """Check that all known records are there, and that new ones can be read."""
         for number, partition in enumerate(self.partitions):
             known = self.known[number]
             try:
@@ -111,7 +111,7 @@ class Appending(Case):
             if self.was_refused and found != known:
                 return f"was refused, and {found[len(known) :][:3]} are there"
             if found != known and self.believes:
-                # From now on: lookups by time follow the times that batches claim.
+                # From now on lookups by time follow the times in the batches' headers.
                 self.believed.add(number)
             elif found != known and number not in self.believed:
                 text = time_fault(partition, self.rng)
@@ -124,7 +124,7 @@ class Appending(Case):
     believes = False
 
     def unreadable(self, number: int, text: str) -> str:
-        """If a partition cannot be read to its end any more."""
+        """Problem of a partition that cannot be read to its end any more, or ""."""
         known: list[tuple[int, Any]] = self.known[number]
         found = []
         try:
@@ -163,7 +163,7 @@ def rows_of(partition: Any, first: int | None = None) -> list[tuple[int, Any]]:
 
 
 def time_fault(partition: Any, rng: random.Random) -> str:
-    """Whether it finds what it has by time."""
+    """Check that the partition finds its records by time; return a problem, or ""."""
     rows = [(o, row[0]) for o, row in rows_of(partition, 0)]
     for _, when in rng.sample(rows, min(3, len(rows))):
         wanted = min((o for o, t in rows if t >= when), default=None)

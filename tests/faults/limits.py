@@ -1,11 +1,11 @@
 """No thread, no memory, no descriptor, no stack: at any point of any public call.
 
-Each call is made where something runs out: a thread cannot be started, the n-th
-allocation of the interpreter fails (and some behind it), the address space may not
+Each call is made while a resource runs out: a thread cannot be started, the n-th
+allocation of the interpreter fails (and some after it), the address space may not
 grow, no more files may be opened, the stack is nearly full. It works, or raises an
-error that says what has run out; a record of a call that raised is not in the log, one
-of a call that returned is. Once there is enough again, everything works: other calls,
-syncs by time, `close()`, opening again.
+error that names the resource; records of a call that raised are not in the log, records
+of a call that returned are. Once the resource is available again, everything works:
+other calls, syncs by time, `close()`, opening again.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ COUNTS = {"commit": 400, "nightly": 10_000, "release": 40_000}
 _EACH = 14
 _CALLS = 18
 _OFTEN = ("append", "append_many", "append_rolls", "flush", "publish", "create_topic")
-# The longest call at the start makes about so many allocations.
+# Approximate number of allocations of the longest call at the start.
 _ALLOCATIONS = 5_000
 
 
-# What the interpreter says where an allocation fails: "can't allocate lock", "error
-# return without exception set", and of objects that it could not look at.
+# Errors of the interpreter when an allocation fails: "can't allocate lock", "error
+# return without exception set", and errors about objects that it could not inspect.
 _NO_MEMORY = (MemoryError, RuntimeError, SystemError, TypeError, AttributeError)
 
 
@@ -66,12 +66,12 @@ def _nomemory() -> tuple[Callable[[int, int], None], Callable[[], None]] | None:
 
 
 class _Limit:
-    """A way to run out of something.
+    """A limited resource.
 
     Attributes:
         what: in words.
         around: makes a call at the limit.
-        may: errors without a name of the library that say what has run out.
+        may: other errors than the library's that name the resource.
         sure: such an error means that nothing was done.
     """
 
@@ -109,7 +109,7 @@ def _no_thread(rng: random.Random) -> _Limit:
 
 
 def _no_address_space(rng: random.Random) -> _Limit:
-    """The stack of another thread, and large buffers, find no room."""
+    """Limit the address space: the stack of a new thread, or a large buffer, fails."""
     spare = round(math.exp(rng.uniform(math.log(1 << 16), math.log(16 << 20))))
 
     def around(plan: Plan) -> Any:
@@ -124,19 +124,19 @@ def _no_address_space(rng: random.Random) -> _Limit:
             resource.setrlimit(resource.RLIMIT_AS, before)
 
     what = f"{spare >> 10} KiB of address space"
-    # A module that is imported when it is first needed.
+    # ImportError: of a module that is imported at first use.
     return _Limit(what, around, (MemoryError, ImportError), sure=False)
 
 
 def _no_allocation(rng: random.Random) -> _Limit:
-    """The n-th allocation fails, or some."""
+    """Fail the n-th allocation, or some from there on."""
     begin = round(math.exp(rng.uniform(0, math.log(_ALLOCATIONS))))
-    # Not all that follow: this interpreter tries some of them until they succeed.
+    # Not all later ones: the interpreter retries some of them until they succeed.
     count = rng.choice((1, 1, 2, 20, 300))
     found = _nomemory()
     assert found is not None
     start, stop = found
-    # Where an allocation fails while Python compiles a module of pyarrow, it may end.
+    # Python may crash if an allocation fails while it compiles a module of pyarrow.
     importlib.import_module("logstore.record.arrow_batches")
 
     def around(plan: Plan) -> Any:
@@ -179,7 +179,7 @@ def _no_descriptor(rng: random.Random) -> _Limit:
 def _first_free(count: int) -> int:
     """The number of the first descriptor after `count` free ones."""
     used = set(map(int, os.listdir("/proc/self/fd")))
-    # The listing had one itself, which is closed by now.
+    # The listing used a descriptor itself, which is closed by now.
     number = 0
     while count or number in used:
         if number not in used:
@@ -189,7 +189,7 @@ def _first_free(count: int) -> int:
 
 
 def _no_stack(rng: random.Random) -> _Limit:
-    """Room for this number of further calls."""
+    """Leave room on the stack for this number of further calls."""
     spare = rng.randint(1, 45)
 
     def around(plan: Plan) -> Any:
@@ -216,12 +216,12 @@ _LIMITS: tuple[Callable[[random.Random], _Limit], ...] = (
 
 
 def case(seed: int, folder: Path, watch: Watch) -> None:
-    """Some calls on one store at limits; then it is closed, and opened again."""
+    """Make some calls on one store at limits; then close it, and open it again."""
     rng = random.Random(seed)
     scene = Scene(folder / "store", rng, watch)
     kinds = [*_LIMITS, *([_no_allocation] * 2 if _nomemory() else [])]
     if rng.random() < 0.5:
-        # Its thread has been started: or the first to try is at a limit.
+        # Else the first start of its thread happens at a limit.
         for name in ("append", "append_many"):
             scene.perform(scene.plan(name))
     for _ in range(_CALLS):
@@ -256,11 +256,11 @@ def _one(scene: Scene, name: str, limit: _Limit, rng: random.Random) -> None:
 
 
 def _limited(scene: Scene, plan: Plan, limit: _Limit) -> BaseException | None:
-    """Make a call at a limit; what it raises must be fit for that."""
+    """Make a call at a limit; check that its error fits the limit."""
 
     def may_have_happened(error: BaseException) -> bool:
         if getattr(error, "appended", ()):
-            return True  # of a call on several partitions: to some of them
+            return True  # a call on several partitions has appended to some of them
         if isinstance(error, limit.may):
             return not (limit.sure and plan.appends)
         return isinstance(error, logstore.errors.SyncFailedError)

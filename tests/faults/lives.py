@@ -1,18 +1,18 @@
-"""A log that was found damaged stays so, in whatever life comes next.
+"""A log that was found damaged stays damaged, whatever happens to the store next.
 
 A store of logstore's, a copy without its marks, or the directory of a broker gets one
 damage, and then lives: it is opened, closed, killed, closed half-way, verified,
-repaired without a mode, copied without its marks or with those of a broker, moved to
+repaired without a mode, copied without its marks or with a broker's marks, moved to
 another run of the machine, damaged once more, and its bytes are put back, all of them
-or those of the last damage.
+or only the last damage.
 
-- No opening takes a byte away from a `.log` file: nothing here is a torn tail.
+- No opening removes a byte from a `.log` file: nothing here is a torn tail.
 - Once an opening has found the damage, each later one finds it, appends are refused,
-  `verify` has a problem, and a read does not end in silence.
-- Until the bytes are back: then the next opening says so, and takes appends. Or until
-  `repair` with a mode: then all is well.
-- It keeps no other partition from being compacted in the background, and what fails
-  there for it is raised once in the life of a store, not in each round.
+  `verify` has a problem, and a read raises an error.
+- This ends when the bytes are back: then the next opening reports it, and takes
+  appends. Or with a `repair` with a mode, which leaves no damage.
+- It does not keep other partitions from being compacted in the background, and its own
+  failure there is raised once in the life of a store, not in each round.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ _FORMATS = (
     (0, "none"),
 )
 _STEPS = (5, 12)
-# Of so many lives the others' are looked at. They take longer.
+# Share of lives in which the other partitions are checked. They take longer.
 _BESIDE = 0.05
 _BESIDE_S = 20.0
-# A compacted partition has two records, and the logs of fifty have more bytes.
+# A compacted partition has two records, and is smaller; one with fifty is larger.
 _COMPACTED_BYTES = 400
 _LOG_KINDS = frozenset(
     ("damaged-batch", "partial-batch", "zeros", "offsets", "lost-bytes", "extra-bytes",
@@ -123,7 +123,7 @@ class _Damage:
             with path.open("ab") as file:
                 file.write(rng.choice((bytes(40), rng.randbytes(40))))
         elif kind in _WRITTEN:
-            # Of a batch followed by intact ones.
+            # In a batch that is followed by intact ones.
             frame = rng.choice(frames_in(data)[:-1])
             begin, new = _WRITTEN[kind]
             self.at = frame.pos + begin
@@ -163,8 +163,8 @@ class _Life:
 
     Attributes:
         told: the actions, for the report.
-        is_known: an opening has found the damage, and nothing has taken it away since.
-        damages: those whose bytes were not put back.
+        is_known: an opening has found the damage, which was not removed since.
+        damages: damages whose bytes were not put back.
     """
 
     def __init__(self, folder: Path, rng: random.Random) -> None:
@@ -256,7 +256,7 @@ class _Life:
         elif self.kind == "killed":
             kinds += ["missing"]
         kind = rng.choice(kinds)
-        # Behind the last batch of a log that was not closed there is no damage.
+        # Bytes after the last batch of a log that was not closed are no damage.
         is_inside = kind == "flip" or kind in _WRITTEN
         log = rng.choice(logs) if is_inside or kind == "missing" else logs[-1]
         if is_inside and len(frames_in(log.read_bytes())) < 2:
@@ -268,7 +268,7 @@ class _Life:
     # -- steps
 
     def _looked(self, open_it: Callable[[], Any]) -> None:
-        """An opening for writing, and what it must not change."""
+        """Open for writing, and check that no log was changed wrongly."""
         before, was_known = self.bytes(), self.is_known
         self.openings += 1
         open_it()
@@ -284,7 +284,7 @@ class _Life:
             raise _Wrong("the damage is forgotten")
 
     def _ask(self, store: Any, *, append: bool) -> None:
-        """Whether the opening has found damage."""
+        """Check whether the opening has found the damage."""
         labels = {
             action.label
             for action in store.recovery_report.actions
@@ -319,7 +319,7 @@ class _Life:
         self._looked(opened)
 
     def _append(self) -> None:
-        """The other partition is written to, and the store closed."""
+        """Append to the other partition, and close the store."""
 
         def opened() -> None:
             with open_store(self.path, _files=Unsynced()) as store:
@@ -338,7 +338,7 @@ class _Life:
         self._looked(opened)
 
     def _close_half(self) -> None:
-        """A call of the closing fails."""
+        """Close the store while some of its calls fail."""
 
         def opened() -> None:
             files = FaultyFiles()
@@ -358,7 +358,7 @@ class _Life:
         restart_machine(self.path)
 
     def _lose_marks(self) -> None:
-        """A copy as those that leave out the files of the root."""
+        """Copy like tools that leave out the files of the root."""
         for name in self.rng.sample(_MARKS, self.rng.randint(1, 3)):
             (self.path / name).unlink(missing_ok=True)
 
@@ -379,17 +379,17 @@ class _Life:
             with contextlib.suppress(AssertionError, IndexError):
                 again = _Damage(log, self.rng, "flip")
                 if (again.name, again.kind, again.at) in before:
-                    again.undo(self.directory)  # it has put back the bit
+                    again.undo(self.directory)  # it has restored the bit
                 else:
                     self.damages.append(again)
 
     def _put_back_one(self) -> None:
-        """The last damage; the others stay, and an opening finds them."""
+        """Undo the last damage; the others stay, and an opening finds them."""
         if len(self.damages) > 1:
             self.damages.pop().undo(self.directory)
 
     def _put_back(self) -> None:
-        """The last damage first: they may be of one file."""
+        """Undo all damages, the last one first: they may be in one file."""
         while self.damages:
             self.damages.pop().undo(self.directory)
         self.is_known = False
@@ -448,8 +448,8 @@ class _Life:
 
 
 def _live_beside(path: Path, rng: random.Random, notes: Counter[str]) -> str:
-    """Check that a store compacts partitions by itself while others are damaged; return
-    the problem, or ""."""
+    """Check that a store compacts partitions in the background while others are
+    damaged; return the problem, or ""."""
     count = rng.randint(2, 5)
     damaged = sorted(rng.sample(range(count), rng.randint(1, count - 1)))
     sound = [number for number in range(count) if number not in damaged]

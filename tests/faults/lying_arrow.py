@@ -12,7 +12,8 @@ from faults.lying_batches import CODE
 
 
 def _is_harmless(error: Exception) -> bool:
-    """Text is stored as the bytes that it is, and a count of nulls is not trusted."""
+    """Whether logstore may accept it: text is stored as bytes, counts of nulls are not
+    trusted."""
     text = str(error).lower().replace("_", " ")
     return "utf8" in text or "null count" in text
 
@@ -42,7 +43,7 @@ class Arrow(Appending):
                 )
         except Exception:
             self.was_refused = True
-            return ""  # pyarrow has seen it
+            return ""  # pyarrow has noticed it
         is_intact, why = True, ""
         try:
             batch.validate(full=True)

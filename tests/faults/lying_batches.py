@@ -1,4 +1,4 @@
-"""Batches and staged files that say something wrong, under the right checksum."""
+"""Batches and staged files with wrong fields, under the right checksum."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _RECORDS = {0: 18, 1: 26, 2: 61}
 
 
 def lying_batch(data: bytes, rng: random.Random) -> tuple[str, bytes]:
-    """(what was done, a batch that says something wrong with the right checksum)."""
+    """(the change in words, a batch with a wrong field and the right checksum)."""
     magic = data[16]
     kind = rng.randrange(8)
     if kind < 4:
@@ -116,7 +116,7 @@ class Batches(Appending):
 
 
 class StagedFiles(Appending):
-    """Staged files that were changed, and values that say something else of them."""
+    """Staged files that were changed, and `Staged` values that do not match them."""
 
     def format(self) -> tuple[int, str]:
         return self.rng.choice([kind for kind in FORMATS if kind[0]])
@@ -130,9 +130,9 @@ class StagedFiles(Appending):
             staged = stage.finish()
         before = self.others(staged)
         if rng.random() < 0.4:
-            # Who may write into the store's directory may write into its logs as well:
-            # the records inside of a staged batch, under a checksum that is right, are
-            # believed. What was there before can be read all the same.
+            # A program that may write into the store's directory may write into its
+            # logs as well: the records of a staged batch with a right checksum are
+            # accepted. Earlier records can still be read.
             self.believes = True
             self.spoil_file(staged)
         else:
@@ -169,7 +169,7 @@ class StagedFiles(Appending):
         end = frame.pos + frame.size
         self.what, new = lying_batch(data[frame.pos : end], rng)
         if rng.random() < 0.5:
-            # Of the same size, so that what was told of the file is true.
+            # Of the same size, so that the reported facts about the file are true.
             new = new[: frame.size].ljust(frame.size, b"\0")
             if len(new) > 21:
                 new = fixed_crc(new)

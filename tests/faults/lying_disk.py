@@ -1,11 +1,11 @@
-"""Disks that lie or refuse while they are read: loud or right, never something else.
+"""Disks that return wrong bytes or errors: reads are right or raise, nothing else.
 
-Every place of every file of a store, now with another bit, now with EIO: each read
-gives the records that were promised, up to an error with a name; nothing is cut for it,
-so that once the disk is well again everything is there; the rest of the store can be
-read. A compaction that reads such bytes loses nothing, either.
-With them go two small ones: a system that reads and writes a few bytes at a time,
-and a second process that wants to write.
+Any byte of any file of a store is read with a flipped bit, or with EIO: each read gives
+the promised records, up to an error with a name; nothing is cut because of it, so that
+everything is there once the disk works again; the rest of the store can be read. A
+compaction that reads such bytes loses nothing, either. Two small cases are added: a
+system that reads and writes a few bytes at a time, and a second process that wants to
+write.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ def problems(seed: int, only: Sequence[str] = ()) -> list[str]:
     """Problem of each case of a store, or "".
 
     Args:
-        only: the ends of names, other files are left alone; none: all. ".compacted":
+        only: ends of file names: other files are not damaged; none: all. ".compacted":
             compactions.
     """
     rng = random.Random(f"lies {seed}")
     program = Program(seed, topics=2)
-    # The durable point follows each sync: past it, damage is taken for a torn tail.
+    # The durable offset follows each sync: damage past it is taken for a torn tail.
     program._config = StoreConfig(flush_checkpoint_ms=0)
     program.open()
     program.do_create_topic()
@@ -108,7 +108,7 @@ def _guarded(call: Any) -> str:
 def _lie(program: Program, path: str, at: int, lie: int, rng: random.Random) -> str:
     disk = MemoryDisk(program.disk.medium.nodes, clock=program.disk.medium.clock)
     if rng.random() < 0.8:
-        # Readers then trust the time of the last change, and look less often.
+        # Readers then trust the modification times, and check less often.
         disk.advance(60)
     name = path.rpartition("/")[2]
     for read_only in (True, False):
@@ -146,7 +146,7 @@ def _read(
     rng: random.Random,
     many: int,
 ) -> str:
-    """Read a partition from its start, and from so many other offsets."""
+    """Read a partition from its start, and from `many` other offsets."""
     try:
         partition = store.topic(topic)[number]
         start, end = partition.start_offset, partition.end_offset

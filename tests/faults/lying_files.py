@@ -29,8 +29,8 @@ from support.values import FORMATS, append_records, config_of
 
 @functools.cache
 def _template(number: int) -> tuple[tempfile.TemporaryDirectory[str], list[Any], Any]:
-    """(where a closed store is, the records in the files of orders-0, where the log
-    begins)."""
+    """(directory of a closed store, the records in the files of orders-0, start offset
+    of the log)."""
     where = folder_of(in_memory=True)
     rng = random.Random(number)
     magic, codec = FORMATS[number % len(FORMATS)]
@@ -57,7 +57,7 @@ def _template(number: int) -> tuple[tempfile.TemporaryDirectory[str], list[Any],
 class _Files(Case):
     """A closed store, one of whose files lies."""
 
-    # What is in such a file can be found in the logs as well.
+    # Whether the content of the file can be derived from the logs.
     derived = False
 
     def lie(self) -> str:
@@ -106,7 +106,7 @@ class _Files(Case):
             except LogStoreError:
                 self.was_refused = True
         logstore.verify(str(self.path))
-        # What was shown, and what was appended then, stays.
+        # Records that were shown, and records appended then, stay.
         with contextlib.suppress(LogStoreError):
             with open_store(self.path, read_only=True) as store:
                 if not store.topics():
@@ -180,7 +180,7 @@ class _Files(Case):
 
 
 class _Refused(Exception):
-    """By an error with a name."""
+    """The lie was refused by an error with a name."""
 
 
 def _value_of(path: Path) -> dict[str, Any]:
@@ -204,7 +204,7 @@ def _leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]
 
 
 class States(_Files):
-    """logstore's own files: JSON under a checksum, and one that is all numbers."""
+    """logstore's own files: JSON under a checksum, and one that has only numbers."""
 
     def is_one(self, path: Path) -> bool:
         return path.is_file() and path.name.startswith(".logstore")
@@ -288,7 +288,7 @@ class Checkpoints(_Files):
 
 
 class Derived(_Files):
-    """Indexes and producer snapshots: what they say can be found in the logs."""
+    """Indexes and producer snapshots, whose content can be derived from the logs."""
 
     derived = True
 

@@ -1,10 +1,10 @@
 """Input that lies: each field of the input from callers and files, set to its extremes.
 
 Arrow columns whose positions lead out of their data; batches of all formats with a
-header field, a length or a byte of a record replaced and the checksum put right;
-staged files, and the values that name them; state files and checkpoints with right
-checksums around wrong numbers; indexes, snapshots. Each is refused by an error with a
-name, and then nothing has changed; or what was taken is right, and can be read. Nothing
+header field, a length or a byte of a record replaced and the checksum corrected; staged
+files, and the values that name them; state files and checkpoints with right checksums
+around wrong numbers; indexes, snapshots. Each is refused by an error with a name, and
+then nothing has changed; or the accepted input is right, and can be read. No record
 that was acknowledged before is lost. There is no crash, and memory and time stay within
 bounds.
 """
@@ -32,7 +32,7 @@ COUNTS = {"commit": 1_500, "nightly": 30_000, "release": 150_000}
 
 # Lies for one store.
 _EACH = 12
-# Address space beyond what the process has at the beginning; seconds of processor.
+# Address space in addition to that of the process at its start; seconds of CPU.
 _ROOM = 6 << 30
 _SECONDS = 10.0
 

@@ -1,6 +1,6 @@
-"""A store's files held in memory: quick to copy, to damage, and to forget.
+"""A store's files held in memory: quick to copy, to damage, and to discard.
 
-No faults and no model of a disk: what is written is there, and nothing is lost. Damage
+No faults and no model of a disk: written bytes are there, and nothing is lost. Damage
 is done to the bytes before the store is opened.
 """
 
@@ -23,7 +23,7 @@ _TIME_NS = 1_700_000_000_000_000_000
 
 
 class _File:
-    """A file; what is given as `bytes` is copied when it is first written to."""
+    """A file; content given as `bytes` is copied at the first write to it."""
 
     __slots__ = ("data", "inode")
 
@@ -54,7 +54,7 @@ class MemoryFiles(Files):
         inside[name] = self._new(data)
 
     def tree(self) -> dict[str, bytes | None]:
-        """All files, as they were given to the constructor."""
+        """All files, in the form that the constructor takes."""
         found: dict[str, bytes | None] = {}
         for name, entry in self.root.items():
             if isinstance(entry, _File):
@@ -199,7 +199,7 @@ class MemoryFiles(Files):
         return 1 << 40
 
     def lock(self, fd: int) -> int | None:
-        # Locks are remembered by device and inode; one of these is as good as another.
+        # Locks are remembered by device and inode; any value serves.
         return None
 
     def unlock_file(self, fd: int) -> None:

@@ -14,7 +14,7 @@ _IS_TERMINAL = sys.stdout.isatty()
 SIZES: Final = ("commit", "nightly", "release")
 
 
-# The seeds of two parts lie so far apart that a method's own seeds, which are a
+# Distance of the seeds of two parts: so large that a method's own seeds, which are a
 # thousand times its seed and the number of a case, never meet.
 _PARTS_APART: Final = 1_000_000
 
@@ -27,10 +27,10 @@ class Part(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> Part:
-        """Parses "K/N", with 1 <= K <= N <= 999.
+        """Parse "K/N", with 1 <= K <= N <= 999.
 
         Raises:
-            ValueError: it is anything else.
+            ValueError: for any other text.
         """
         number, _, of_parts = text.partition("/")
         part = cls(int(number), int(of_parts))
@@ -42,7 +42,7 @@ class Part(NamedTuple):
         return f"{self.number}/{self.of_parts}"
 
     def span(self, count: int) -> range:
-        """The numbers of this part among those of `count` cases."""
+        """The numbers of this part's cases, out of `count` cases."""
         first = count * (self.number - 1) // self.of_parts
         return range(first, count * self.number // self.of_parts)
 
@@ -72,7 +72,7 @@ class Skip(Exception):
 
     Attributes:
         why: what it needs.
-        count: how many of what the method counts the case is worth.
+        count: number of the method's units that the case is worth.
     """
 
     def __init__(self, why: str, count: int = 1) -> None:
@@ -81,7 +81,7 @@ class Skip(Exception):
 
 
 def skipped_in_words(skipped: Mapping[str, int]) -> str:
-    """Counts by reason, as the last line of the programme has them; "" for none."""
+    """Counts by reason, for the last line of the programme; "" for none."""
     if not any(skipped.values()):
         return ""
     return f"{sum(skipped.values()):,} skipped ({'; '.join(sorted(skipped))})"
@@ -91,16 +91,15 @@ class Tally:
     """Counts the states, cuts or kills of a method, and keeps what failed.
 
     Attributes:
-        done: how many were made.
-        skipped: how many were not, since the machine does not have what they need, by
-            that reason. They do not count as done.
-        failures: a line for each that failed: what, and how to have it again.
-        notes: what else belongs in the table.
+        done: number of cases made.
+        skipped: number of cases not made, by the missing requirement of the machine.
+            They do not count as done.
+        failures: a line for each failed case: the problem, and how to repeat it.
+        notes: other texts for the table.
     """
 
     def __init__(self, total: int, *, show: bool = False) -> None:
-        """`show`: tell how far it is; where nobody looks at a terminal, once a minute
-        on stderr."""
+        """`show`: report the progress; without a terminal, once a minute on stderr."""
         self.total = total
         self.done = 0
         self.skipped: Counter[str] = Counter()
@@ -115,7 +114,7 @@ class Tally:
         self._tell()
 
     def failed(self, what: str) -> None:
-        """One more was made, and this was wrong."""
+        """Count a failed case, with its problem."""
         self.done += 1
         self.failures.append(what)
         if self._show:
@@ -130,11 +129,11 @@ class Tally:
 
     @property
     def handled(self) -> int:
-        """How many were made or skipped."""
+        """Number of cases made or skipped."""
         return self.done + self.skipped.total()
 
     def end(self) -> None:
-        """No more progress is shown."""
+        """Stop showing progress."""
         if self._show:
             self._clear()
 
@@ -164,7 +163,7 @@ class Tally:
 
 
 def as_method(module: ModuleType) -> Method:
-    """The module, once it has what a method must have."""
+    """The module, after a check that it has the names of a method."""
     for name in ("NAME", "UNIT", "COUNTS", "run"):
         if not hasattr(module, name):
             raise TypeError(f"{module.__name__} has no {name}")

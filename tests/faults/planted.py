@@ -2,8 +2,8 @@
 work.
 
 Each bug is a change of a few lines in a copy of the source. The method that must catch
-it runs on that copy, in a separate process, until it fails; one that does not is the
-failure here, and so is a change whose lines are not in the source any more.
+it runs on that copy, in a separate process, until it fails. A method that finds nothing
+is a failure here, and so is a change whose lines are not in the source any more.
 """
 
 from __future__ import annotations
@@ -585,13 +585,13 @@ COUNTS = {
 
 
 def run(count: int, seed: int, tally: Tally) -> None:
-    """Hunt `count` bugs, the quick ones first; if they are all, with their own
-    seeds."""
+    """Hunt `count` bugs, the quick ones first; with their own seeds if all of them are
+    quick."""
     _run(sorted(BUGS, key=lambda bug: not bug.quick)[:count], seed, tally)
 
 
 def run_part(count: int, seed: int, part: Part, tally: Tally) -> None:
-    """The bugs of a part: each bug is in one of them, and has the same seed there."""
+    """Hunt the bugs of a part: each bug is in one part, and has the same seed there."""
     span = part.span(min(count, len(BUGS)))
     _run([BUGS[number] for number in span], seed, tally)
 

@@ -27,14 +27,14 @@ class Bug(NamedTuple):
     Attributes:
         what: in words.
         file: of the package, or of the connector for Spark, with that directory.
-        changes: (lines as they are, lines of the bug).
+        changes: (present lines, lines of the bug).
         method: which must catch it.
         only: steps of programs, scenarios, calls on a scene, kinds of histories, ends
             of file names, or kinds of lies that are enough; none: all. Of
             `recorded_calls` the kind of states, and programs; of `units` the test
             files, relative to tests/unit.
-        call: of `failing_calls`, only those where this method of the disk fails.
-        quick: the seed of 1 to 10 that shows it soonest, for those of the smallest
+        call: of `failing_calls`, only cases in which this method of the disk fails.
+        quick: the seed of 1 to 10 that shows it soonest, for bugs of the smallest
             size; 0: it is not among them.
     """
 

@@ -1,4 +1,4 @@
-"""Planted bugs about full disks: what must free space does not, or loses something."""
+"""Planted bugs about full disks: a call does not free space, or loses records."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Planted bugs about consumer groups: what is read again under each lock, who holds
-what, and what counts as done."""
+"""Planted bugs about consumer groups: state that is read again under each lock, holders
+of partitions, and records that count as done."""
 
 from __future__ import annotations
 

@@ -16,9 +16,9 @@ from typing import Any
 from faults.method import Skip
 from faults.planted import BUGS, Bug
 
-# At most so many programs and stores are tried, and so many cases of each: what a bug
-# needs, a program has or has not. At most as many as the method has in a night: what it
-# meets seldom takes a while, and a bug that it does not meet is not caught.
+# Maximum numbers of programs and stores, and of cases of each: a program either meets
+# the conditions of a bug or does not. At most as many as the method has in a night:
+# rare conditions take a while, and a bug that is not met in a night is not caught.
 _TRIES = {
     "disk_states": 200,
     "failing_calls": 200,
@@ -28,7 +28,7 @@ _TRIES = {
     "agreement": 3_000,
     "damages": 60_000,
 }
-# Of these methods so many cases, each with a store of its own.
+# Methods with this number of cases, each with a new store.
 _WATCHED = ("reentry", "interrupts", "forks", "limits")
 _WATCHED_CASES = 1_000
 # Of these methods each try is one case, that says what is wrong with it.
@@ -46,8 +46,8 @@ _SINGLE = {
     "incarnations": 2_000,
 }
 _CASES = 60
-# Of `kills` and `hand_ins` so many stores, with so many kills of each: what a kill
-# meets is a matter of luck.
+# Kills of each store, for `kills` and `hand_ins`, and the number of stores: a kill
+# strikes at random.
 _KILLED = {"kills": 30, "hand_ins": 20}
 _KILLED_STORES = 60
 _HISTORIES = 300
@@ -58,8 +58,8 @@ _RECORDED_RUNS = 40
 
 
 def _module(name: str) -> Any:
-    """A method's module, or one of its parts. The others are not imported: most bugs
-    show sooner than all methods are."""
+    """A method's module, or one of its parts. The others are not imported: importing
+    all methods would take longer than most hunts."""
     return importlib.import_module(f"faults.{name}")
 
 
@@ -161,7 +161,7 @@ def _recorded(method: Any, bug: Bug, seed: int) -> Iterator[str]:
 
 
 def _make_only(calls: Sequence[str]) -> None:
-    """No other calls on a scene are made than these."""
+    """Restrict the calls on a scene to these."""
     for module in map(_module, (*_WATCHED, "aftermath", "inner_calls")):
         for name in ("CALLS", "APPENDS", "_OFTEN"):
             if hasattr(module, name):

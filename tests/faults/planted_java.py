@@ -1,5 +1,5 @@
-"""Planted bugs of the reader in Java, of what it asks Python, and of what others
-write."""
+"""Planted bugs of the reader in Java, of its requests to Python, and of its handling of
+logs that other programs write."""
 
 from __future__ import annotations
 

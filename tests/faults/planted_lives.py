@@ -1,5 +1,5 @@
-"""Planted bugs about what outlives a process: whether a log is damaged, by each answer
-to that question, by each way of reading, and what becomes of the logs beside it."""
+"""Planted bugs about state that outlives a process: whether a log is damaged, by each
+check for damage and each way of reading, and the effect on other logs of the store."""
 
 from __future__ import annotations
 

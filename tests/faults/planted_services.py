@@ -1,5 +1,5 @@
-"""Planted bugs about services over power cuts and failing calls: what of a group's file
-is durable, what a member may believe of others, what comes of a hand-in."""
+"""Planted bugs about services over power cuts and failing calls: durable parts of a
+group's file, assumptions of a member about others, results of a hand-in."""
 
 from __future__ import annotations
 

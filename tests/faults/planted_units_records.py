@@ -1,5 +1,5 @@
-"""Bugs planted for the unit level in what every room uses: records, indexes, settings,
-errors, metrics."""
+"""Bugs planted for the unit level in shared code: records, indexes, settings, errors,
+metrics."""
 
 from __future__ import annotations
 

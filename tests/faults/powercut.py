@@ -1,4 +1,4 @@
-"""From a trace of file calls to what a power cut may leave of the files.
+"""Possible states of files after a power cut, from a trace of file calls.
 
 A trace (`recorder.c`) becomes a list of events: a change, a sync, a promise. At any
 moment, changes that no sync covers yet may have reached the disk or not, in any order,
@@ -30,7 +30,7 @@ ROOT = 0
 
 
 class Change(NamedTuple):
-    """Something done to a file or a directory.
+    """A change of a file or a directory.
 
     Attributes:
         kind: "write" (node, position, bytes), "size" (node, size), or "names": entries
@@ -121,7 +121,7 @@ class Recording:
 
     Attributes:
         events: in order.
-        unknown: calls on the store that this model does not know.
+        unknown: calls on the store that this model does not cover.
     """
 
     def __init__(self, trace: bytes, root: str) -> None:
@@ -291,8 +291,8 @@ class Cut:
 def _up_to(
     pending: list[tuple[int, Change]], size: Change
 ) -> Iterator[tuple[int, Change]]:
-    """Changes made before a size that is durable: what was written past it, and is not
-    on the disk yet, never comes there."""
+    """Changes made before a durable size, without the parts of writes past it: parts
+    that are not on the disk yet never get there."""
     for number, change in pending:
         if change.kind == "write" and change.node == size.node:
             data = change.data[: max(size.pos - change.pos, 0)]
@@ -329,7 +329,7 @@ def variants(
 
 
 def _over(write: Change, found: bytes, disk: Disk) -> Change:
-    """A write of which something else is found."""
+    """A write with other bytes found in its place."""
     before = disk.files.get(write.node, b"")[write.pos : write.pos + len(write.data)]
     return write._replace(data=left_of(write.data, before, found))
 
@@ -337,13 +337,13 @@ def _over(write: Change, found: bytes, disk: Disk) -> Change:
 def _spoilt(
     write: Change, rng: random.Random, disk: Disk
 ) -> Iterator[tuple[str, Change]]:
-    """Its blocks were allotted, and something else than its bytes stands in them."""
+    """Outcomes of a write whose blocks were allocated, but hold other bytes."""
     size = len(write.data)
     yield "zeros for", _over(write, bytes(size), disk)
     yield "garbage for", _over(write, rng.randbytes(size), disk)
-    # What another file of the directory, or this one, had in a block that is used
-    # again. (One of another partition may have just what belongs there: nothing in the
-    # format tells whose a batch is.)
+    # Old content of a reused block, from this or another file of the directory. (A file
+    # of another partition may hold a valid batch for this place: a batch does not name
+    # its partition.)
     old = rng.choice([b"", *disk.beside(write.node)])
     if old:
         at = rng.randrange(len(old)) if rng.random() < 0.5 else 0

@@ -1,12 +1,12 @@
 """Producers over crashes: each of their records is in the log once, and both sides know
-which one was the last.
+the last one.
 
-Seeded programs on a disk in memory send the batches of named producers, and of others,
-and records without a producer; they roll, delete, cut, take names over, close the
-store, kill it and cut its power. After each call to the system of some steps a crash is
-tried: the store is opened, and what each producer is told of its last sequence is held
-against the records that are there, and those that were deleted; its last call is
-repeated, and another one follows.
+Seeded programs on a disk in memory send batches of named producers, and of others, and
+records without a producer; they roll, delete, cut, take names over, close the store,
+kill it and cut its power. After each call to the system of some steps a crash is
+tried: the store is opened, and the last sequence of each producer is compared with the
+records in the log, and with the deleted ones; its last call is repeated, and another
+one follows.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ COUNTS = {"commit": 3_000, "nightly": 60_000, "release": 200_000}
 
 _STEPS = 25
 _PER_MOMENT = 4
-# Of the moments of a step, at most so many are tried.
+# Maximum number of moments of a step that are tried.
 _MOMENTS = 6
 _NAMES = ("a", "b")
-# The id of one that is not named.
+# The id of a producer without a name.
 _OTHER = 7
 _WEIGHTS = {
     "send": 12, "send_again": 4, "other": 5, "plain": 4, "roll": 3, "delete": 3,
@@ -88,13 +88,13 @@ def _next_of(rows: list[_Row], owner: str) -> int:
 
 
 class _Program:
-    """A store with one partition, its producers, and what they have sent.
+    """A store with one partition, its producers, and their records.
 
     Attributes:
         rows: all records that were appended and not cut, from offset 0 on.
-        epochs: the newest one that was given out, by name.
+        epochs: the newest epoch of each producer, by name.
         passed: number of states that passed.
-        step: the one that is taken.
+        step: the current step.
     """
 
     def __init__(self, seed: int) -> None:
@@ -139,7 +139,7 @@ class _Program:
                 self.rng.shuffle(moments)
                 for moment in moments[:_MOMENTS]:
                     self._try(moment, before, epochs)
-            # Else the state may stay unread.
+            # Not always, so that the producer state may stay unread.
             asked = self.producers if self.rng.random() < 0.4 else {}
             self._check(self.partition, self.rows, asked)
         self.store.close()
@@ -153,7 +153,7 @@ class _Program:
         self.producers[name] = producer
 
     def _do_send(self) -> None:
-        """A call of a named producer, with or without its sequence."""
+        """Append by a named producer, with or without its sequence."""
         name = self.rng.choice(_NAMES)
         first = _next_of(self.rows, name)
         rows = _rows(name, first, self.rng.choice((1, 1, 2, 5)))
@@ -174,8 +174,8 @@ class _Program:
         _repeat(self.partition, self.rows, self.producers)
 
     def _do_send_joined(self) -> None:
-        """The last two batches of a producer, as one call: found if they are next to
-        each other, and refused otherwise."""
+        """Send the last two batches of a producer again in one call: they are found if
+        they are adjacent, and refused otherwise."""
         name = self.rng.choice(_NAMES)
         batches = [
             batch
@@ -197,7 +197,7 @@ class _Program:
             assert len(offsets) == count, "others lie between"
 
     def _do_other(self) -> None:
-        """A batch of a producer that is not named, now and then sent twice."""
+        """Append a batch of a producer without a name, now and then twice."""
         rows = _rows("other", _next_of(self.rows, "other"), self.rng.randrange(1, 4))
         data = _batch(self.disk, rows)
         offsets = self.partition.append_batches(data)
@@ -206,7 +206,7 @@ class _Program:
             assert self.partition.append_batches(data) == offsets, "appended twice"
 
     def _do_unchecked(self) -> None:
-        """The same, but its sequence is not checked."""
+        """Append a batch without a check of its sequence."""
         rows = _rows("other", _next_of(self.rows, "other"), 1)
         data = _batch(self.disk, rows)
         offsets = self.partition.append_batches(data, check_producers=False)
@@ -227,8 +227,7 @@ class _Program:
         )
 
     def _do_drain(self) -> None:
-        """A program without producers opens what a kill has left, and all that was
-        there is deleted."""
+        """Append without producers after a kill, and delete all earlier records."""
         self._do_kill()
         for _ in range(2):
             self._do_plain()
@@ -250,7 +249,7 @@ class _Program:
         self._take_over(self.rng.choice(_NAMES))
 
     def _do_zombie(self) -> None:
-        """A producer that was taken over tries to continue."""
+        """Try to append by a producer that was taken over."""
         if self.zombies:
             zombie = self.rng.choice(self.zombies)
             try:
@@ -269,7 +268,7 @@ class _Program:
         assert self.partition.end_offset == len(self.rows), "lost by a kill"
 
     def _do_cut(self) -> None:
-        """The power is cut, and the program continues with the rest."""
+        """Cut the power, and continue with the remaining records."""
         moment = self.disk.moment()
         durable = self.partition.durable_offset
         states = list(cuts(moment, self.rng, 6, model=self.model))
@@ -282,7 +281,7 @@ class _Program:
         del self.rows[end:]
 
     def _do_days(self) -> None:
-        """Longer than a broker remembers a producer."""
+        """Let more time pass than a broker remembers a producer."""
         self.disk.advance(3 * 24 * 3600)
         self._has_aged = True
         self.rows = [
@@ -303,11 +302,11 @@ class _Program:
     # ------------------------------------------------------------ what must hold
 
     def _try(self, moment: Moment, before: list[_Row], epochs: dict[str, int]) -> None:
-        """The crash states of a moment of a step.
+        """Check the crash states of a moment of a step.
 
         Args:
             before: the records before the step.
-            epochs: those that were given out before it.
+            epochs: by producer, its epoch before the step.
         """
         states: list[Nodes] = [moment.nodes]
         states += [n for _, n in cuts(moment, self.rng, _PER_MOMENT, model=self.model)]
@@ -347,7 +346,8 @@ class _Program:
         rows: list[_Row],
         producers: dict[str, Producer],
     ) -> None:
-        """The log has these records, and its producers are told so."""
+        """Check that the log has these records, and that the store knows the last
+        sequences of its producers."""
         found = [record.value for record in partition.read()]
         expected = [row.value for row in rows[partition.start_offset :]]
         assert found == expected, "other records"
@@ -370,7 +370,7 @@ class _Program:
 
 
 def _batch(disk: MemoryDisk, rows: list[_Row]) -> bytes:
-    """A batch of the producer that is not named."""
+    """A batch of the producer without a name."""
     first, now_ms = rows[0].sequence, disk.now_ms()
     return sent(_OTHER, 0, first, len(rows), timestamp_ms=now_ms)
 
@@ -378,7 +378,7 @@ def _batch(disk: MemoryDisk, rows: list[_Row]) -> bytes:
 def _repeat(
     partition: Partition, rows: list[_Row], producers: dict[str, Producer]
 ) -> None:
-    """The last batch of each named producer is sent again."""
+    """Send the last batch of each named producer again."""
     batches = list(partition.read_batches())
     for name, producer in producers.items():
         own = [b for b in batches if rows[b.base_offset].owner == name]

@@ -1,7 +1,7 @@
-"""Programs that write to a store and say what they do (`promises`).
+"""Programs that write to a store and report each step (`accounts`).
 
-Each is a function of (path, say, seed); what it does follows from the seed alone, but
-for what fails under it: then it goes on with what still works, as a service would.
+Each is a function of (path, say, seed); its steps follow from the seed alone, except
+after failed calls: then it continues with the working parts, as a service would.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ __all__ = ["PROGRAMS", "Program", "Say", "Unknown", "Writer", "writing"]
 Say = Callable[..., None]
 Program = Callable[[Path, Say, int], None]
 
-# Whatever fails: the owner is there, and answers.
+# Long enough even after failures: the owner is there, and answers.
 _TIMEOUT_MS = 15_000
 # Retention deletes segments older than a time, with the clock here.
 _NOW = 1_600_000_000_000 + 10_000
 
 
 class Unknown(Exception):
-    """The program ends, because it does not know what it has done."""
+    """The program ends, because the outcome of a call is unknown to it."""
 
 
 class Writer:
-    """A store at work. Each change is told before and after; errors of the library end
-    the change, and nothing else."""
+    """A store at work. Each change is reported before and after; errors of the library
+    end the change, and nothing else."""
 
     def __init__(self, store: Any, say: Say, rng: random.Random) -> None:
         self.store = store
@@ -59,7 +59,7 @@ class Writer:
         try:
             yield
         except SyncFailedError:
-            # Told once: closing says nothing of it any more.
+            # Raised once: `close` does not raise it again.
             self.has_failed = True
         except LogStoreError:
             pass
@@ -84,7 +84,7 @@ class Writer:
     def append(
         self, partition: Any, count: int, *, seed: int = -1, **options: Any
     ) -> None:
-        """Append `count` records; `seed`: of their content, else any."""
+        """Append `count` records; `seed`: of their content, default: random."""
         seed = self.rng.randrange(100) if seed < 0 else seed
         name = f"{partition.topic}-{partition.number}"
         first = partition.end_offset
@@ -104,7 +104,7 @@ class Writer:
             else:
                 partition.append_many(values, keys, times, headers, **options)
             self.say(accounts.APPENDED, name, first, first + count, seed)
-            # A background sync may have gone further; this much is known.
+            # A background sync may have come further; this is the known minimum.
             self.say(accounts.DURABLE, name, partition.durable_offset)
 
     def publish(
@@ -149,14 +149,14 @@ class Writer:
         call: Callable[[], None],
         times: int = 1,
     ) -> None:
-        """Make a call, or more of them, that publishes these rows to partitions."""
+        """Make a call, once or more often, that publishes these rows to partitions."""
         self.say(accounts.PUBLISH, "", rows)
         try:
             for _ in range(times):
                 call()
                 self.say(accounts.PUBLISHED, "", rows)
         except PublicationTimeoutError as error:
-            # It may come at any time now: nothing more can be said of offsets.
+            # It may be published at any time now: later offsets are unknown.
             raise Unknown from error
         except LogStoreError as error:
             ended = {p.name for p in partitions if _has_failed(p, error)}
@@ -235,16 +235,16 @@ class _Nobody(Writer):
 def writing(
     path: Path, say: Say, rng: random.Random, **settings: Any
 ) -> Iterator[Writer]:
-    # What happens is repeatable without a thread that serves others.
+    # The run is repeatable without a thread that serves others.
     settings = {"publish_for_others": False, **settings}
     config = StoreConfig(flush_checkpoint_ms=rng.choice((0, 0, 5_000)), **settings)
     try:
         store = open_store(path, config=config)
     except LogStoreError:
-        # Nothing can be done; the next one may have more luck.
+        # Nothing can be done; the next opening may succeed.
         yield _Nobody(say, rng)
         return
-    # What was published half is taken back, or the store would not be open.
+    # Partial publications are undone, or the store would not be open.
     say(accounts.SETTLED, "", [])
     writer = Writer(store, say, rng)
     yield writer
@@ -274,7 +274,7 @@ def appends(path: Path, say: Say, seed: int) -> None:
 
 
 def deletions(path: Path, say: Say, seed: int) -> None:
-    """Head and tail of logs are deleted, and whole topics; then they grow again."""
+    """Delete heads and tails of logs, and whole topics, and append again."""
     rng = random.Random(f"deletions {seed}")
     for opening in range(2):
         with writing(path, say, rng) as writer:
@@ -298,11 +298,11 @@ def deletions(path: Path, say: Say, seed: int) -> None:
 
 
 def recovery(path: Path, say: Say, seed: int) -> None:
-    """A store that was not closed, with a torn tail, is opened, again and again."""
+    """Open a store that was not closed, with a torn tail, again and again."""
     rng = random.Random(f"recovery {seed}")
     config = StoreConfig(flush_checkpoint_ms=0, publish_for_others=False)
     with contextlib.suppress(LogStoreError):
-        # This one is left open, as a process that is killed leaves it.
+        # This one is left open, like by a killed process.
         store = open_store(path, config=config)
         writer = Writer(store, say, rng)
         writer.create("a", 2, rng.choice(FORMATS), segment_bytes=400)
@@ -322,7 +322,7 @@ def recovery(path: Path, say: Say, seed: int) -> None:
 
 
 def publications(path: Path, say: Say, seed: int) -> None:
-    """Records for several partitions and topics at once, between appends to each."""
+    """Publish to several partitions and topics at once, between appends to each."""
     rng = random.Random(f"publications {seed}")
     forms = [form for form in FORMATS if form[0]]
     sequence = 0
@@ -346,8 +346,8 @@ def publications(path: Path, say: Say, seed: int) -> None:
 
 
 def hand_ins(path: Path, say: Say, seed: int) -> None:
-    """The same by another one, who has not the lock: the owner publishes for it, or
-    nobody has the lock, and it takes that."""
+    """Publications by a process without the lock: the owner publishes for it, or the
+    lock is free, and it takes the lock."""
     rng = random.Random(f"hand-ins {seed}")
     forms = [form for form in FORMATS if form[0]]
     sequence = 0
@@ -384,8 +384,8 @@ def _hand_in(path: Path, writer: Writer, partitions: list[Any], sequence: int) -
 
 
 def _has_failed(partition: Any, error: LogStoreError) -> bool:
-    """Whether what was published to a partition may be there after an error: its writer
-    has ended, or that of the store that was opened for it."""
+    """Whether published records of a partition may be there after an error: its writer
+    has ended, or the one of the store that was opened for the call."""
     if isinstance(partition._log, PartitionWriter):
         return partition._log.health.failed is not None
     return isinstance(error, SyncFailedError)
@@ -408,7 +408,7 @@ def _some_append(writer: Writer, partition: Any) -> None:
 
 
 def _abandon(store: Any) -> None:
-    """Forget a store without closing it. The lock is the process's own, so that the
+    """Forget a store without closing it. The lock belongs to the process, so that the
     next opening in this process gets it."""
     store._lifetime._stop()
     store._lifetime._let_go()

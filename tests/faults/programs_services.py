@@ -1,7 +1,7 @@
-"""Programs that say what they do, of services: consumers, producers, compaction; and
-short ones of which each call is looked at.
+"""Programs that use services and report each step: consumers, producers, compaction;
+and short ones of which each call is examined.
 
-As in `programs`, what each does follows from its seed.
+As in `programs`, the steps of each follow from its seed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = ["EACH_CALL", "SERVICE_PROGRAMS"]
 
 _FORM = (2, "none")
 _TIMEOUT_MS = 15_000
-# The least that a compaction takes.
+# The minimum memory of a compaction.
 _MEMORY = 6 << 20
 
 
@@ -42,7 +42,7 @@ _MEMORY = 6 << 20
 
 
 def _input(writer: Writer, count: int) -> None:
-    """Durable records for the consumers."""
+    """Append durable records for the consumers."""
     for partition in writer.partitions():
         if partition.topic == IN:
             writer.append(partition, count, durable=True)
@@ -64,7 +64,7 @@ def _commit(writer: Writer, one: Any, durable: bool) -> None:
 
 @contextlib.contextmanager
 def _consumer(store: Any, group: str) -> Iterator[Any]:
-    """A consumer that has joined; what fails at its end is nobody's."""
+    """A consumer that has joined; failures when it closes are ignored."""
     _check_open(store)
     with small_files(), accounts.one_number():
         one = consumer_of(store, group)
@@ -78,7 +78,7 @@ def _consumer(store: Any, group: str) -> Iterator[Any]:
 
 
 def _check_open(store: Any) -> None:
-    """If it could not be opened, nothing happens."""
+    """Raise StoreClosedError if the store could not be opened."""
     if store is None:
         raise logstore.errors.StoreClosedError("there is no store")
 
@@ -165,7 +165,7 @@ def _produce(writer: Writer, producer: Any, partition: Any) -> None:
         writer.say(accounts.APPENDED, name, first, offsets.stop, seed)
         writer.say(accounts.DURABLE, name, partition.durable_offset)
         if rng.random() < 0.4:
-            # Sent again it is found.
+            # A repeated batch is recognised.
             assert send() == found == offsets, "it was appended twice"
         if rng.random() < 0.2:
             writer.roll(partition)
@@ -175,7 +175,7 @@ def _produce(writer: Writer, producer: Any, partition: Any) -> None:
 
 
 def _append_keyed(writer: Writer, partition: Any, count: int) -> None:
-    """Records that all have keys, for a compacted topic."""
+    """Append records with keys to a compacted topic."""
     first = partition.end_offset
     offsets = range(first, first + count)
     seed = next(
@@ -192,7 +192,7 @@ def _compact(writer: Writer, partition: Any) -> None:
 
 
 def compactions(path: Path, say: Say, seed: int) -> None:
-    """Logs that are compacted, and grow, and lose their head."""
+    """Compact logs that grow, and delete their heads."""
     rng = random.Random(f"compactions {seed}")
     for opening in range(2):
         with writing(path, say, rng) as writer:
@@ -274,7 +274,7 @@ def _one_publication(path: Path, say: Say, seed: int) -> None:
 
 
 def _one_hand_in(path: Path, say: Say, seed: int) -> None:
-    """Nobody has the store: who hands in publishes."""
+    """The store has no owner: the process that hands in publishes."""
     rng = random.Random(f"hand-in {seed}")
     with contextlib.suppress(Unknown):
         with writing(path, say, rng) as writer:
@@ -308,7 +308,7 @@ SERVICE_PROGRAMS: dict[str, Program] = {
     "producers": producers,
 }
 
-# By name; each says `MARK` where it begins to be of interest.
+# By name; each reports `MARK` before its first interesting call.
 EACH_CALL: dict[str, Program] = {
     "a commit": _one_commit,
     "a compaction": _one_compaction,

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from logstore import Record, Store
 
-# What a store shows of a partition: start offset, end offset, records.
+# Visible state of a partition: start offset, end offset, records.
 Shown = tuple[int, int, list[Record]]
 # topic -> its partitions, in order
 View = dict[str, list[Shown]]
@@ -23,10 +23,10 @@ class Log:
 
     Attributes:
         records: all that was ever appended, by offset, without what was truncated.
-        coming: the last so many of them were not acknowledged at all.
+        coming: this number of the last records was not acknowledged at all.
         durable: below this offset all is acknowledged as durable.
         starts: possible start offsets.
-        ends: where a truncation that is not over may have ended it.
+        ends: possible end offsets after an unfinished truncation.
         is_cut: the power was cut, and the rest has not been read yet.
     """
 
@@ -42,14 +42,13 @@ class Log:
 
     @property
     def end(self) -> int:
-        """The end offset, as far as calls have returned."""
+        """End offset by the calls that have returned."""
         return len(self.records) - self.coming
 
     def problem(self, shown: Shown, *, is_killed: bool) -> str:
         """Contradiction between the promises and the partition, or "".
 
-        After a kill all that was appended is there, after a power cut all that is
-        durable.
+        After a kill all appended records are there, after a power cut all durable ones.
         """
         start, end, records = shown
         if start not in self.starts:
@@ -70,7 +69,7 @@ class Log:
         return ""
 
     def settle(self, shown: Shown) -> None:
-        """It was opened for writing: what is there now is durable, and all there is."""
+        """Take the state after an opening for writing as the only one, and durable."""
         start, end, _ = shown
         del self.records[end:]
         self.coming = 0
@@ -87,7 +86,7 @@ class TopicPromise:
     Attributes:
         logs: its partitions.
         is_certain: False while it is being created or deleted: it may be there or not.
-        growing: so many more partitions may be there, all of them or none.
+        growing: number of further partitions that may be there, all of them or none.
     """
 
     logs: list[Log]
@@ -159,7 +158,7 @@ class Promises:
         return ""
 
     def settle(self, view: View) -> None:
-        """The store was opened for writing, and this is what is there."""
+        """Take the view after an opening for writing as the promised state."""
         self.publication = ()
         for name in list(self.topics):
             shown = view.get(name)

@@ -1,9 +1,9 @@
 """Round trips of written data: names, identities, settings, keys, headers, times.
 
-Everything that a caller may choose is chosen at random, often on the edge of the legal
-range: through each public call that writes a record or a state file. A call that
-refuses it changes nothing; what a call has taken is read back, in the same store, by a
-concurrent reader, and by the next writer, and is the same.
+Every argument of a caller is chosen at random, often on the edge of the legal range,
+for each public call that writes a record or a state file. A call that refuses it
+changes nothing; accepted values are read back unchanged, in the same store, by a
+concurrent reader, and by the next writer.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def config_of(rng: random.Random) -> TopicConfig | None:
             settings[name] = rng.choice(("none", "gzip", "snappy", "lz4", "zstd"))
         elif name == "message_timestamp_type":
             settings[name] = rng.choice(("CreateTime", "LogAppendTime"))
-    # Nothing is synced or deleted behind the case's back.
+    # Nothing is synced or deleted in the background.
     settings.update(flush_ms=1 << 62, retention_ms=-1, retention_bytes=-1)
     settings.setdefault("segment_ms", 1 << 62)
     try:
@@ -148,7 +148,7 @@ def _short(*things: Any) -> str:
 
 
 class _Case:
-    """A store, and all that its calls have taken.
+    """A store, and all values that its calls have accepted.
 
     Attributes:
         topics: settings, and the records of each partition.
@@ -251,7 +251,7 @@ class _Case:
         return self.look(self.store)
 
     def compact(self) -> str:
-        """The last record of each key stays as it is; and all of the last segment."""
+        """The last record of each key stays, and all of the last segment."""
         name, _, config, rows, partition = self.some()
         self.what = f"compact {name!r} with {config}"
         if not config.compacts:
@@ -375,7 +375,7 @@ class _Case:
     # -- looking
 
     def look(self, store: Any) -> str:
-        """State files: what they say is what was written."""
+        """Check that state files have the written content."""
         if store.topics() != sorted(self.topics):
             return f"topics {store.topics()} for {sorted(self.topics)}"
         for name, (config, logs) in self.topics.items():
@@ -411,7 +411,7 @@ class _Case:
         return text
 
     def look_again(self) -> str:
-        """By a reader beside the writer, by verify, and by the next writer."""
+        """Check the store by a concurrent reader, by verify, and by the next writer."""
         try:
             with self.open(read_only=True) as store:
                 text = self.look_again_at(store)

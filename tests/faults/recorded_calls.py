@@ -1,10 +1,10 @@
-"""Files that a power cut may leave, worked out of a program's recorded system calls.
+"""Files that a power cut may leave, derived from a program's recorded system calls.
 
-Independent of the library's own seam to the system: a C library that is preloaded into
-a process records what reaches the files (`recorder.c`), `powercut` works out what may
-be left of that at each moment, and `promises` opens each state and looks. Also in a
-real process: each kind of call failing, once or for good, short writes, a limit on the
-size of files, and SIGKILL at the n-th call.
+Independent of the library's own interface to the system: a C library that is preloaded
+into a process records all changes of files (`recorder.c`), `powercut` derives their
+possible states at each moment, and `accounts` opens and checks each state. Also in a
+real process: each kind of call failing, once or permanently, short writes, a limit on
+the size of files, and SIGKILL at the n-th call.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ UNIT = "power cuts and faults"
 COUNTS = {"commit": 500, "nightly": 10_000, "release": 20_000}
 
 _HERE = Path(__file__).resolve().parent
-# Of ten states, so many are power cuts after a run in which a sync failed, and so many
-# runs with a call that fails or kills.
+# Shares of ten states: power cuts after a run in which a sync failed, and runs with a
+# call that fails or kills.
 _FAILED_SYNCS, _FAULTS = 2, 1
-# And so many kills and power cuts at each call of short programs.
+# Share of kills and power cuts at each call of short programs.
 _EACH_CALL = 1
 _STATES_PER_RUN = 400
 _STATES_MIN = 30
 _FAULTS_PER_RUN = 40
 _MODELS = ("weak", "ext4")
 _NAMES = sorted({*PROGRAMS, *SERVICE_PROGRAMS})
-# What a call may plausibly say; 0 stands for SIGKILL.
+# Plausible errors of a call; 0 stands for SIGKILL.
 _ERRORS = (
     errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EMFILE, errno.EROFS,
     errno.EINTR, errno.ENOMEM,
@@ -72,7 +72,7 @@ def run(count: int, seed: int, tally: Tally) -> None:
             return
         kinds: Counter[str] = Counter()
         while tally.done < count:
-            # A run may have fewer states than were asked for: then another one follows.
+            # A run may have fewer states than requested: then another one follows.
             tasks = _tasks(count - tally.done, seed, folder, str(library))
             for kind, done, failures in spread(states_of, tasks):
                 kinds[kind] += done
@@ -109,7 +109,7 @@ def _tasks(
         names = sorted(EACH_CALL if kind == "each call" else _NAMES)
         size = _FAULTS_PER_RUN if kind == "failing calls" else _STATES_PER_RUN
         while share > 0:
-            # As many programs as there are states for.
+            # Use as many programs as the number of states allows.
             size = min(size, max(share // len(names), _STATES_MIN))
             task = (_MODELS[number // len(names) % 2], names[number % len(names)])
             yield (kind, *task, 1000 * seed + number, min(share, size), folder, library)
@@ -134,7 +134,7 @@ class _Child:
         )
 
     def run(self, program: str, seed: int, **plan: int) -> tuple[Any, bytes, Any]:
-        """(how it ended, its trace, its counts of calls and syncs or its error)."""
+        """(exit status, its trace, its counts of calls and syncs or its error)."""
         store, trace = self.folder / "store", self.folder / "trace"
         counts = self.folder / "counts"
         for old in (store, counts):
@@ -170,7 +170,7 @@ def states_of(
     folder: str,
     library: str,
 ) -> tuple[str, int, list[str]]:
-    """(kind, how many were made, what failed) of one task."""
+    """(kind, number of states, failures) of one task."""
     with tempfile.TemporaryDirectory(dir=folder) as own:
         child = _Child(Path(own), library)
         try:
@@ -236,7 +236,7 @@ def _judged(
 
 
 def _difference(recording: Recording, store: Path) -> str:
-    """Where the model's last state is not the real one: then it saw not every call."""
+    """Difference of the model's last state from the real one, if it missed a call."""
     if recording.unknown:
         return f"calls that are not modelled: {sorted(set(recording.unknown))}"
     real = {
@@ -284,8 +284,8 @@ def _states(
 def _each_call(
     child: _Child, model: str, program: str, seed: int, count: int
 ) -> tuple[int, list[str]]:
-    """Kills at each call behind the mark of a program, and power cuts behind each; if
-    there are more than `count`, so many of them."""
+    """Kills at each call after the mark of a program, and power cuts after each; a
+    sample of `count` if there are more."""
     rng = random.Random(seed)
     ended, trace, counts = child.run(program, seed)
     if ended != 0:
@@ -310,7 +310,7 @@ def _each_call(
 def _faults(
     child: _Child, program: str, seed: int, count: int
 ) -> tuple[int, list[str]]:
-    """Runs of a program with a call that fails, or kills, each time another."""
+    """Run a program with a failing call, or a kill, at another call each time."""
     rng = random.Random(seed)
     ended, _, counts = child.run(program, seed)
     if ended != 0:
@@ -347,13 +347,13 @@ def _plan(rng: random.Random, calls: int) -> dict[str, int]:
     if kind == 3:
         return {"nth": nth, "error": errno.ENOSPC, "short": 1}
     error = rng.choice(_ERRORS)
-    # Who is interrupted for ever tries for ever: that is what Python promises.
+    # Python retries a call for ever that fails with EINTR for ever, as documented.
     goes_on = int(rng.random() < 0.4 and error != errno.EINTR)
     return {"nth": nth, "error": error, "goes_on": goes_on}
 
 
 def _promised(trace: bytes) -> list[bytes]:
-    """The promises in a trace; its files are there to be looked at."""
+    """The promises in a trace, whose files exist."""
     lines, pos = [], 0
     while pos < len(trace):
         kind, _, _, _, _, n, m = EVENT.unpack_from(trace, pos)

@@ -1,7 +1,7 @@
 """The process in which recorded programs run, with `recorder.c` preloaded.
 
-Reads tasks as lines of JSON, forks a child for each, and answers with how it ended.
-It has one thread, so that a fork is sound.
+Reads tasks as lines of JSON, forks a child for each, and answers with its exit status.
+It has one thread, so that a fork is safe.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from faults.programs_services import EACH_CALL, SERVICE_PROGRAMS
 
 _ALL = {**PROGRAMS, **SERVICE_PROGRAMS, **EACH_CALL}
 
-# How a child ends that met an error which has no name.
+# Exit status of a child after an error without a name.
 UNNAMED = 9
 _SECONDS = 30
 
@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def _ended(child: int) -> Any:
-    """How a child ended: its exit status, minus a signal, or "hangs"."""
+    """End of a child: its exit status, minus a signal, or "hangs"."""
     until = time.monotonic() + _SECONDS
     pause = 0.0005
     while time.monotonic() < until:

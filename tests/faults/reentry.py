@@ -1,12 +1,12 @@
 """Calls from inside of calls: wherever a user's code can run, it calls the library.
 
-User code runs in the middle of a call of the library in more places than one thinks
-of: iterables, ``__index__``, ``__len__``, buffers and their finalizers, partitioners,
-retention policies, callbacks, log handlers; finalizers, which the garbage collector
-runs at any allocation; signal handlers, which run between any two instructions. Here
-each of them makes any public call. The inner call works, or raises an error with a
-name, and then nothing was changed; the outer one works; and afterwards every record is
-there, once, under the returned offset, and nothing else.
+User code runs in the middle of a call of the library in many places: iterables,
+``__index__``, ``__len__``, buffers and their finalizers, partitioners, retention
+policies, callbacks, log handlers; finalizers, which the garbage collector runs at any
+allocation; signal handlers, which run between any two instructions. Here each of them
+makes any public call. The inner call works, or raises an error with a name and changes
+nothing; the outer one works; and afterwards every record is there, once, under the
+returned offset, and nothing else.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def run(count: int, seed: int, tally: Tally) -> None:
 
 
 def case(seed: int, folder: Path, watch: Watch) -> None:
-    """Some calls on one store, with calls inside of them."""
+    """Make some calls on one store, with calls inside of them."""
     rng = random.Random(seed)
     signal.signal(PENDING, signal.SIG_IGN)
     background: list[Inside] = []
@@ -78,7 +78,7 @@ def case(seed: int, folder: Path, watch: Watch) -> None:
 
 
 def _trace_threads(background: list[Inside], rng: random.Random) -> None:
-    """Makes calls from inside the work of the store's own thread, too."""
+    """Make calls from inside the work of the store's own thread, too."""
 
     def act(where: str) -> None:
         if background:
@@ -89,7 +89,7 @@ def _trace_threads(background: list[Inside], rng: random.Random) -> None:
 
 
 def _outer(scene: Scene, inside: Inside, rng: random.Random, is_beside: bool) -> None:
-    """One call, with others inside of it."""
+    """Make one call, with others inside of it."""
     how = rng.choice(list(PLACES))
     scene.given = Given()
     if how == "by an argument":
@@ -102,7 +102,7 @@ def _outer(scene: Scene, inside: Inside, rng: random.Random, is_beside: bool) ->
         scene.given = Given()
     _inside_of(scene, inside, plan, how, rng)
     if is_beside and rng.random() < 0.3:
-        # The store's own thread has something to do.
+        # Let the store's own thread work.
         with contextlib.suppress(threading.ThreadError):
             threading.Event().wait(0.005)
 
@@ -137,10 +137,10 @@ def _inside_of(
 
 
 def _reopen(scene: Scene, inside: Inside, rng: random.Random) -> None:
-    """Opening and recovery, with calls from inside."""
+    """Open and recover the store, with calls from inside."""
     scene.store.close()
     if rng.random() < 0.7:
-        # As after a crash: something for recovery to say.
+        # As after a crash, so that recovery logs something.
         log = rng.choice(list(scene.logs.values()))
         names = sorted((scene.path / log.name).glob("*.log"))
         if names:

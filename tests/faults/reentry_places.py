@@ -1,4 +1,4 @@
-"""Where calls come in: at lines and instructions, from signals, finalizers and logs."""
+"""Places of inner calls: lines and instructions, signals, finalizers, log handlers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Tracer:
     """Does something at every n-th line, or instruction, of the library.
 
     Args:
-        act: what to do; where it is None, a signal becomes pending.
+        act: the action; without one, a signal becomes pending.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ def _gap(rng: random.Random, most: int) -> int:
 
 @contextlib.contextmanager
 def _tracing(inside: Inside, rng: random.Random) -> Iterator[None]:
-    """A call at every so many lines or instructions."""
+    """A call at every n-th line or instruction."""
     lines = rng.random() < 0.7
     gap = _gap(rng, 120 if lines else 900)
     sys.settrace(Tracer(gap, rng.randint(1, gap), inside.reenter, lines=lines))
@@ -132,7 +132,7 @@ def _timed(inside: Inside, rng: random.Random) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _collected(inside: Inside, rng: random.Random) -> Iterator[None]:
-    """Finalizers, which are run where the tests say so."""
+    """Finalizers, which are run at lines chosen by the tests."""
 
     def collect(where: str) -> None:
         if rng.random() < 0.5:
@@ -157,7 +157,7 @@ def _collected(inside: Inside, rng: random.Random) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _littered(inside: Inside, rng: random.Random) -> Iterator[None]:
-    """Finalizers, which are run when the collector finds it time."""
+    """Finalizers, which are run by the garbage collector at its own times."""
 
     def ended() -> None:
         inside.reenter("a finalizer")

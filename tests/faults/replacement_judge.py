@@ -14,10 +14,9 @@ class Call(NamedTuple):
     """A read of a partition.
 
     Attributes:
-        begun, settled: how many moments there were when it was called, and when its
-            bounds were known.
-        first, stop: what was asked for.
-        durable_only: whether it stops there.
+        begun, settled: number of moments at the call, and when its bounds were known.
+        first, stop: the requested offsets.
+        durable_only: whether it stops at the durable offset.
         follows: whether it continues with later records.
         begins_early: it may begin with records below `first`, in the same batch.
     """
@@ -42,7 +41,7 @@ def _names_of(error: BaseException) -> set[str]:
 
 
 def explained(error: LogStoreError, moments: Iterable[Moment], what: str) -> str:
-    """Nothing if one of the moments accounts for an error."""
+    """Problem if none of the moments explains an error, or ""."""
     allowed = frozenset[str]().union(*(moment.allows for moment in moments))
     if _names_of(error) & allowed:
         return ""
@@ -79,21 +78,21 @@ def judge(
     elif offsets and offsets[-1] >= max(ends) and not call.begins_early:
         return f"{offsets[-1]} was given, and the end was {sorted(ends)}"
     if error is not None:
-        # Before the call has returned, what was done before counts as well.
+        # Until the call has returned, earlier steps count as well.
         since = window[1:]
         if where == "own" and not call.follows:
-            # What a read has begun with, its own process keeps.
+            # A read in the owner's process keeps the segments that it began with.
             in_call = bounds[1:]
             later = history[call.settled :]
             since = [*in_call, *[m for m in later if m.what != "delete head"]]
-        # It may be a partition that is there no more.
+        # It may be a partition that was deleted.
         since = [*since, *(m for m in history[1:] if m.allows == GONE)]
         found = explained(error, since, f"after {len(got)} records it")
         if found:
             return found
         reasons = [_gap(m, firsts, got, None) for m in window]
     elif call.durable_only and is_reopened(history) and where != "own":
-        # What is durable was written down before, or has not been yet.
+        # The durable offset was recorded before, or is not yet recorded.
         reasons = [_gap(m, firsts, got, None) for m in window]
     elif call.follows:
         reasons = [_gap(window[-1], firsts, got, end) for end in ends]
@@ -116,8 +115,8 @@ def _gap(
     got: Sequence[tuple[int, bytes]],
     end: int | None,
 ) -> tuple[int, str]:
-    """(how many records are right, why what was read is no part of the log at a moment,
-    from the first offset up to `end`; None: as far as it goes)."""
+    """(number of right records, why the read records are no part of the log at a
+    moment, from the first offset up to `end`; None: up to the last one read)."""
     for right, (offset, value) in enumerate(got):
         wanted = moment.records.get(offset)
         if wanted != value:

@@ -1,13 +1,12 @@
 """Logs that are replaced under their readers, between any two of their steps.
 
-A reader goes through a partition in each of the ways that there are: in the writer's
-own store, in a read-only store, and in another process. In front of some of its system
-calls, and between two records, the log is cut and grows again (to the same sizes, or
-others), is deleted and made anew (now and then under the same inode numbers), loses its
-head, is compacted by a broker, or put back from a backup. What the reader is given is a
-part of one log as it was at some moment, without a gap, up to the end that it asked
-for; or an error with a name that what was done accounts for. Who looks again then sees
-all that is there now.
+A reader reads a partition in each way: in the writer's own store, in a read-only store,
+and in another process. Before some of its system calls, and between two records, the
+log is cut and grows again (to the same sizes, or
+others), is deleted and created again (now and then under the same inode numbers), loses
+its head, is compacted by a broker, or restored from a backup. The reader gets a part of
+one state of the log, without a gap, up to the end that it asked for; or a named error
+that the changes explain. A reader that looks again then sees the whole present log.
 """
 
 from __future__ import annotations
@@ -42,8 +41,8 @@ NAME = "replacements"
 UNIT = "replacements"
 COUNTS = {"commit": 1_500, "nightly": 50_000, "release": 150_000}
 
-# How long the reader waits for whoever replaces the log, where both are in one store:
-# it may hold what the other one needs.
+# How long the reader waits for the thread that replaces the log, if both are in one
+# store: it may hold a lock that the other one needs.
 _PATIENCE_S = 0.2
 Step = Callable[[], None]
 
@@ -65,7 +64,7 @@ def problem(key: str, notes: Counter[str]) -> str:
 
 
 class _Files(FaultyFiles):
-    """Nothing is synced: no power cut comes here. Followers sleep, by their clock."""
+    """Files without syncs, as no power is cut here. Followers sleep by their clock."""
 
     def new_watch(self) -> int:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
@@ -78,8 +77,8 @@ class _Files(FaultyFiles):
 
 
 class _Clock:
-    """The clock of followers: it moves on by itself, but stands still for some looks
-    after something has happened."""
+    """The clock of followers: it advances by itself, but stands still for some looks
+    after a change."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -93,7 +92,7 @@ class _Clock:
         return self.now
 
     def sleep(self, seconds: float) -> None:
-        """Followers do not wait here."""
+        """Do nothing: followers do not wait here."""
 
 
 class _Remote:
@@ -127,7 +126,7 @@ class _Remote:
 
 
 def _serve(make: Callable[[], Any], pipe: Connection) -> None:
-    """Body of the other process, until it receives the end."""
+    """Serve in the other process until the end is received."""
     try:
         try:
             replacer = make()
@@ -162,14 +161,14 @@ class _Case:
         if self.where == "own":
             steps = [step for step in steps if step not in ("restore", "reopen")]
         self.steps = rng.choices(steps, k=rng.choice((1, 1, 2, 3)))
-        # In front of which of the reader's steps: early ones are many.
+        # Numbers of the reader's steps before which they happen: mostly early ones.
         self.at = sorted(int(2 ** rng.uniform(0, 6.5)) for _ in self.steps)
         self.opens = rng.random() < 0.2 and self.where != "own"
         self.buffer = rng.choice((150, 400, 1_500, 1 << 18))
         self.options: dict[str, Any] = {}
         if self.way in _WITH_OPTIONS:
             self.options = {
-                # Nothing says how far a broker's log is durable.
+                # The durable offset of a broker's log is unknown.
                 "durable_only": rng.random() < 0.2 and self.where != "broker",
                 "isolation": rng.choice(("read_uncommitted", "read_committed")),
                 "on_corruption": rng.choice(("raise", "skip")),
@@ -197,7 +196,7 @@ class _Case:
     # -- the steps
 
     def step(self) -> None:
-        """The reader is about to do something."""
+        """Called before each step of the reader."""
         if self.is_acting or threading.current_thread() is self.late:
             return
         if self.where == "own" and threading.current_thread() is not self.reader:
@@ -299,7 +298,7 @@ class _Case:
             self.join(60.0)
 
     def look_again(self, store: Any) -> str:
-        """A read that begins now gets the current log."""
+        """Check that a read that begins now gets the current log."""
         last = self.history[-1]
         try:
             partition = store.topic(TOPIC)[0]
@@ -326,7 +325,7 @@ class _Case:
         """(start, stop) of a read."""
         rng, now = self.rng, self.history[-1]
         begin = now.start
-        # Who only sees the files may take the end of a compacted log to come sooner.
+        # A reader that sees only the files may find a lower end of a compacted log.
         end = now.durable if self.options["durable_only"] else now.end_seen
         first = None if rng.random() < 0.4 else rng.randint(begin, max(begin, end))
         stop = None if rng.random() < 0.7 else rng.randint(begin, max(begin, end) + 2)
@@ -339,7 +338,7 @@ class _Case:
         stop: int | None,
         **more: bool,
     ) -> str:
-        """Make a call that gives runs of records, and look at what comes."""
+        """Make a call that returns runs of records, and check them."""
         begun = settled = len(self.history)
         got: list[tuple[int, bytes]] = []
         error: LogStoreError | None = None
@@ -425,7 +424,7 @@ def _follow(case: _Case, partition: Any) -> str:
 
 
 def _fetch(case: _Case, partition: Any) -> str:
-    """A loop of calls that know nothing of each other: each is looked at alone."""
+    """Check a loop of independent calls, each by itself."""
     first = case.range_of()[0]
     offset = case.history[-1].start if first is None else first
     max_bytes = case.rng.choice((1, 200, 1_000, 1 << 20))
@@ -436,7 +435,7 @@ def _fetch(case: _Case, partition: Any) -> str:
         except LogStoreError as error:
             case.errors += 1
             case.join(60.0)
-            # Nobody has told it of what was done between two calls.
+            # It is not notified of changes between two calls.
             return explained(error, case.history[1:], f"fetch at {offset}")
         case.join(60.0)
         got = [(r.offset, r.value) for r in chunk]
@@ -460,7 +459,7 @@ def _fetch(case: _Case, partition: Any) -> str:
     return f"no end: 400 chunks, at {offset}"
 
 
-# What tells how far the log goes: between two moments it went step by step.
+# Calls that show the end of the log, which grows in steps between two moments.
 _PASSING = ("end_offset", "segments", "offset_for_time")
 
 
@@ -470,7 +469,7 @@ def _one(
     right: Callable[[Moment, Any], bool],
     name: str,
 ) -> str:
-    """A value that must be right at one of the moments since it was asked for."""
+    """Check a value, which must be right at one of the moments since the call."""
     for _ in range(3):
         begun = len(case.history)
         try:
@@ -482,7 +481,7 @@ def _one(
         case.join(60.0)
         window = case.history[begun - 1 :]
         if len(window) > 1 and name in _PASSING:
-            # It may have come upon the first part of what was written meanwhile.
+            # It may have seen the first part of records that were being written.
             case.step()
             continue
         if not any(right(moment, found) for moment in window):
@@ -506,7 +505,7 @@ def _time(case: _Case, partition: Any) -> str:
         first = next(late, None)
         if found == first:
             return True
-        # Compaction takes them out at no certain moment.
+        # Compaction removes records at an unknown moment.
         candidates = {
             offset
             for offset, value in moment.records.items()
@@ -523,7 +522,7 @@ def _time(case: _Case, partition: Any) -> str:
 def _end(case: _Case, partition: Any) -> str:
     def right(moment: Moment, found: Any) -> bool:
         if case.where == "broker" and moment.allows:
-            # A look may come upon the first part of what is being written.
+            # It may see the first part of records that are being written.
             return bool(found <= max(m.end for m in case.history))
         return moment.end_seen <= found <= moment.end
 

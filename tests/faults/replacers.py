@@ -1,8 +1,8 @@
-"""Who replaces a log under its readers: its owner, and a broker.
+"""Writers that replace a log under its readers: its owner, and a broker.
 
-Each keeps what the log is after each step, as a `Moment`, so that who reads meanwhile
-can be held against it. Values say which append they came by and at which offset they
-stand, so that no record of one log can be taken for one of another.
+Each keeps the state of the log after each step, as a `Moment`, so that concurrent
+readers can be checked against it. Values name their append and their offset, so that no
+record of one log can be taken for one of another.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class Moment(NamedTuple):
 
     Attributes:
         what: the step that led here.
-        records: offset -> value: what a reader may be given; also what was deleted at
-            the front, which a reader that has begun may still have.
-        removed: offsets of those that compaction took out: a reader may lack them.
+        records: offset -> value: records that a reader may get, including records
+            deleted at the front, which a reader that has begun may still have.
+        removed: offsets of records that compaction removed: a reader may lack them.
         start, end, durable: where readers begin and stop.
         bases: of the segments; None: not known.
         exists: whether there is such a topic.
@@ -60,8 +60,8 @@ class Moment(NamedTuple):
 
     @property
     def end_seen(self) -> int:
-        """The lowest end that the files may tell of: a log that was cut behind batches
-        that were compacted away does not say that they were there."""
+        """The lowest end that the files may show: a log that was cut after batches
+        that were compacted away has no trace of them."""
         kept = [offset + 1 for offset in self.records if offset not in self.removed]
         return max(kept, default=self.start)
 
@@ -72,8 +72,8 @@ def value_of(stamp: int, offset: int, size: int) -> bytes:
 
 
 def time_of(value: bytes) -> int:
-    """The timestamp of the record with a value: it rises, but not strictly, and begins
-    anew with each append."""
+    """The timestamp of the record with a value: it rises, but not strictly, and starts
+    again with each append."""
     stamp, offset = int(value[:6]), int(value[7:13])
     return _TIME + 10 * offset + 400 * (stamp % 5)
 
@@ -106,11 +106,11 @@ class _Log:
         return None
 
     def do(self, step: str) -> None:
-        """Take a step, and note what is then."""
+        """Take a step, and note the state after it."""
         getattr(self, step)()
 
     def next_values(self, count: int, size: int) -> list[bytes]:
-        """Values for the next append, which the log has from now on."""
+        """Values for the next append, which are noted as records of the log."""
         self.stamp += 1
         offsets = range(self.end, self.end + count)
         values = [value_of(self.stamp, offset, size) for offset in offsets]
@@ -141,12 +141,12 @@ class _Log:
         self.records, self.removed, self.firsts = dict(records), removed, list(firsts)
 
     def boundary(self) -> int | None:
-        """Where the log can be cut: where an append began, or its end."""
+        """An offset at which the log can be cut: the first of an append, or the end."""
         return self.rng.choice([f for f in self.firsts if f >= self.start] or [None])
 
     def grown_sizes(self) -> tuple[int, int, int]:
-        """(calls, records of each, size of a value) of what comes after a cut: now
-        exactly what was there, now something else."""
+        """(calls, records of each, size of a value) of the appends after a cut: either
+        the same as before, or others."""
         rng = self.rng
         if rng.random() < 0.5:
             return rng.randrange(1, 9), 3, self.size
@@ -154,7 +154,7 @@ class _Log:
 
 
 def put_back(saved: Path, path: Path, rng: random.Random) -> None:
-    """Restore a directory from a copy, in one of the ways that people do it."""
+    """Restore a directory from a copy, in one of several usual ways."""
     way = rng.choice(("replace", "copy", "copy over", "write over"))
     copy = shutil.copy2 if rng.random() < 0.5 else shutil.copy
     if way in ("replace", "copy"):
@@ -182,7 +182,7 @@ class Owner(_Log):
     """A store that is open for writing.
 
     Args:
-        path: where it is made.
+        path: the new directory of the store.
         files: the system calls that it uses.
     """
 
@@ -308,7 +308,7 @@ class Owner(_Log):
         self.note("reopen")
 
     def restore(self) -> None:
-        """The whole store, but not its root directory, which people mount."""
+        """Restore the whole store, except its root directory, which may be a mount."""
         self.store.close()
         put_back_all(self.saved, self.path, self.rng)
         self.bring_back(self.backup)
@@ -322,7 +322,7 @@ class Owner(_Log):
 
 
 def put_back_all(saved: Path, path: Path, rng: random.Random) -> None:
-    """Restore what is in a store; its root stays."""
+    """Restore the content of a store; its root directory stays."""
     for entry in list(path.iterdir()):
         if entry.is_file() and not (saved / entry.name).exists():
             entry.unlink()
@@ -388,7 +388,7 @@ class Broker(_Log):
         # The remaining steps of a compaction.
         self.steps: list[Callable[[], None]] = []
         path.mkdir(mode=0o700)
-        # As each broker has it: what tells a log directory without a log.
+        # Each broker has this file, which marks an empty log directory.
         (path / "meta.properties").write_text("version=0\nbroker.id=0\n")
         self.folder = path / f"{TOPIC}-0"
         self.make()
@@ -419,7 +419,7 @@ class Broker(_Log):
 
     def bring_back(self, saved: tuple[Any, ...]) -> None:
         super().bring_back(saved[0])
-        # The next leader is another one all the same.
+        # The leader epoch is not restored: the next leader is a new one.
         self.epochs = list(saved[2])
 
     def new_segment(self) -> None:
@@ -572,4 +572,4 @@ class Broker(_Log):
         self.note("grow restored", GONE)
 
     def close(self) -> None:
-        """There is nothing to be closed."""
+        """Do nothing: there is no open store."""

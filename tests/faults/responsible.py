@@ -1,4 +1,4 @@
-"""Which methods catch mistakes in a part of the engine: those of the planted bugs."""
+"""Methods that catch mistakes in a part of the engine, according to planted bugs."""
 
 from __future__ import annotations
 

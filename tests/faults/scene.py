@@ -1,12 +1,12 @@
-"""A store, every public call on it, and what must be in it after each.
+"""A store, every public call on it, and its required content after each.
 
-What `reentry`, `interrupts`, `forks` and `limits` have in common. A call is made as a
-`Plan`: what it does, and what its result means for what must be in the store. While it
-runs it is in flight, and others may be made inside of it; where it raises, the `Scene`
-decides what that means: nothing was done (an error with a name), or all or nothing, and
-nobody knows which (an exception from outside). `Scene.settle` looks what it was.
+Shared by `reentry`, `interrupts`, `forks` and `limits`. A call is made as a `Plan`: its
+action, and the meaning of its result for the required content of the store. While it
+runs it is in flight, and others may be made inside of it; if it raises, the `Scene`
+decides what that means: nothing was done (an error with a name), or all or nothing, yet
+unknown which (an exception from outside). `Scene.settle` finds out.
 
-Every value that is appended is another one, so whatever is read tells where it is from.
+Every appended value is unique, so each record that is read shows its origin.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _APART = GROUP_TOPICS | {COMPACTION_TOPIC}
 
 
 class Scene(Appends, Changes, Reads, WholeStore, Groups, Compacted):
-    """A store, the plan of each call on it, and what must be in it after each."""
+    """A store, the plan of each call on it, and its required content after each."""
 
     def open(self, **options: Any) -> None:
         """Open the store, with new consumers."""
@@ -42,15 +42,15 @@ class Scene(Appends, Changes, Reads, WholeStore, Groups, Compacted):
         super().open(**options)
 
     def plan(self, name: str) -> Plan:
-        """A call of this name, with arguments by chance."""
+        """A call of this name, with random arguments."""
         made: Plan = getattr(self, f"_plan_{name}")()
         return made
 
     # ------------------------------------------------------------ looking
 
     def settle(self, where: str, *, reopened: bool = False) -> None:
-        """Look at all that is there, hold it against what must be, and continue from
-        there."""
+        """Compare the whole store with the required content, and continue from its
+        actual content."""
         self.settle_topics(where, reopened=reopened)
         self.settle_groups(where)
         compacted = self.store.topic(COMPACTION_TOPIC)[0]
@@ -106,7 +106,7 @@ class Scene(Appends, Changes, Reads, WholeStore, Groups, Compacted):
                 raise Broken(f"{name} has {len(self.store.topic(name))}, not {count}")
 
     def doubt(self, plan: Plan) -> None:
-        """A call on a topic was interrupted: it may have been done."""
+        """Note that a call on a topic was interrupted, and may have been done."""
         name = plan.topic
         if not name:
             return
@@ -121,15 +121,15 @@ class Scene(Appends, Changes, Reads, WholeStore, Groups, Compacted):
             known.add(count + 1)
 
     def check_sound(self) -> None:
-        """Closed: `verify` finds nothing."""
+        """Check that `verify` finds nothing in the closed store."""
         self.check_forgotten()
         for problem in logstore.verify(self.path).problems:
             raise Broken(f"verify: {problem.message}"[:400])
 
 
 def _has_ended(partition: Any) -> bool:
-    """Whether it takes no more appends: a call that was cut short may be finished by
-    the next opening, also where nobody has asked yet."""
+    """Whether it takes no more appends: the next opening may finish an interrupted
+    call, even if no append was refused yet."""
     seen = partition._log
     return not isinstance(seen, ReadOnlyLog) and bool(
         seen.health.failed

@@ -46,7 +46,7 @@ class Appends(SceneState):
             what, log, values,
             lambda: partition.append(data, key, timestamp_ms=time, **options),
         )  # fmt: skip
-        # With headers, where the topic has been configured to be without.
+        # Headers, although the topic may have been configured to a format without.
         plan.expects += (logstore.errors.UnsupportedError,)
         return plan
 
@@ -113,7 +113,7 @@ class Appends(SceneState):
         log, partition = self.pick()
         taken: list[bytes] = []
         values: list[bytes] = []
-        # What was appended once has the bytes of a producer; with other values.
+        # Bytes as a producer makes them, with other values.
         for value in self.values(2):
             values.append(value)
             taken.append(_message(value))
@@ -134,7 +134,7 @@ class Appends(SceneState):
         topic.partitioner = self.given.partitioner(chosen)
 
         def told(result: Any) -> None:
-            # A call from inside this one may have put another partitioner there.
+            # A call from inside this one may have set another partitioner.
             at = log
             if result.partition != log.number and topic.partitioner is not chosen:
                 at = self.logs.get((result.topic, result.partition), log)
@@ -178,7 +178,7 @@ class Appends(SceneState):
             told,
             appends=rows,
             is_whole=False,
-            # It may have fewer partitions then.
+            # ConfigError: the topic may have fewer partitions by then.
             expects=(logstore.ConfigError,),
         )
         if not self.given.is_plain:
@@ -186,7 +186,7 @@ class Appends(SceneState):
         return plan
 
     def _mixed(self, rows: list[tuple[Log, list[bytes]]]) -> list[tuple[int, bytes]]:
-        """(partition, value) of all, those of a partition in their order."""
+        """(partition, value) of all rows, in order within each partition."""
         left = [(log.number, list(values)) for log, values in rows]
         mixed = []
         while left:
@@ -198,7 +198,7 @@ class Appends(SceneState):
     def _plan_topic_append_many(self) -> Plan:
         name, rows = self._spread()
         mixed = self._mixed(rows)
-        # Of its own: calls in between replace the partitioner of the store's.
+        # A separate Topic: calls in between replace the partitioner of the store's.
         topic = Topic(self.store._topics, name)
         topic.partitioner = self.given.partitioner(_ByKey())
         values = self.given.many([self.given.data(value) for _, value in mixed])
@@ -233,7 +233,7 @@ class Appends(SceneState):
 
 
 class _Always:
-    """A partitioner."""
+    """A partitioner that always chooses the same partition."""
 
     def __init__(self, number: int) -> None:
         self.number = number

@@ -20,12 +20,12 @@ class Changes(SceneState):
 
     def _plan_flush(self) -> Plan:
         log, partition = self.pick()
-        # First: a cut that is noted between the two counts as one that came later.
+        # Read first: a cut that is noted between the two counts as a later one.
         begun = log.begun
         end = max(log.values, default=-1) + 1
 
         def told(_: Any) -> None:
-            # A cut that was cut short holds readers back at once.
+            # An interrupted cut limits readers at once.
             if log.begun != begun or log.cuts or log.is_gone or self._is_cut_now():
                 return
             with contextlib.suppress(LogStoreError):
@@ -82,7 +82,7 @@ class Changes(SceneState):
 
     def _plan_retention(self) -> Plan:
         log, partition = self.pick()
-        # What it may let go is what is asked for.
+        # The policy selects no more than it may delete.
         target = max(
             [s.base_offset for s in partition.segments[:2]] + [partition.start_offset]
         )
@@ -164,7 +164,7 @@ class Changes(SceneState):
 
 
 class _Below(logstore.RetentionPolicy):
-    """Segments below an offset go."""
+    """Selects segments below an offset."""
 
     def __init__(self, offset: int) -> None:
         self.offset = offset

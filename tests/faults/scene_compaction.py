@@ -1,9 +1,9 @@
-"""Plans of calls on a compacted topic, and what compaction promises.
+"""Plans of calls on a compacted topic, and the promises of compaction.
 
 No other calls touch this topic. The rules, whatever else happens around a call:
 
 - the last acknowledged record of a key is there, unless it is a tombstone;
-- what is there was appended, and is where it was said to be; offsets ascend;
+- each record was appended, and is at the offset that was returned; offsets ascend;
 - a key whose tombstone is gone has no record from before it.
 """
 
@@ -51,8 +51,8 @@ class Compacted(SceneState):
             delete_retention_ms=0,
         )
         self.store.create_topic(COMPACTION_TOPIC, config=config)
-        # What calls have said to be where; the rows of calls that may be there,
-        # somewhere; of those that are under way.
+        # Acknowledged rows by offset; rows that may be there, at an unknown offset;
+        # rows of calls under way.
         self._at: dict[int, Row] = {}
         self._loose_rows: list[Row] = []
         self._coming_rows: list[Row] = []
@@ -168,7 +168,7 @@ class Compacted(SceneState):
         *,
         is_beside: bool,
     ) -> None:
-        """Hold records against what calls have said.
+        """Compare records with the acknowledged ones.
 
         Args:
             last: the last offset of each key that must be there, or be superseded.
@@ -194,8 +194,8 @@ class Compacted(SceneState):
             there = seen.get(key)
             if there is not None and there >= offset:
                 continue
-            # It was deleted, and nothing from before it is left; unless that happened
-            # while it was being read.
+            # The key was deleted, and no earlier record of it is left; unless that
+            # happened during the read.
             is_fit = self._may_be_deleted(key, offset) and there is None
             if not is_fit and not (is_beside and self._has_gone_on(key, offset)):
                 raise Broken(f"{key!r} is at {there} in {where}, not at {offset}")
@@ -206,18 +206,17 @@ class Compacted(SceneState):
         return (key, None) in [*known, *self._loose_rows, *self._coming_rows]
 
     def _has_gone_on(self, key: bytes, offset: int) -> bool:
-        """Whether a record of a key may be behind that at an offset, or that is a
-        tombstone."""
+        """Whether a record of a key may be after an offset, or a tombstone at it."""
         known = [row for at, row in list(self._at.items()) if at > offset]
         rows = [*known, *self._loose_rows, *self._coming_rows]
         return any(row[0] == key for row in rows) or self._may_be_deleted(key, offset)
 
     def settle_compacted(self, where: str, *, is_ended: bool) -> None:
-        """Look at the compacted topic, and continue from there.
+        """Check the compacted topic, and continue from its content.
 
         Args:
-            is_ended: it has ended for writing: what was cut short may come in with the
-                next opening.
+            is_ended: it has ended for writing: the next opening may finish an
+                interrupted call.
         """
         found = list(self._compacted().read())
         self._check_rows(found, self._last(), where, is_beside=False)

@@ -1,15 +1,15 @@
-"""Plans of calls of consumers and producers, and what they promise.
+"""Plans of calls of consumers and producers, and their promises.
 
 Two groups read a topic that a named producer fills: one commits offsets, the other
-publishes what it makes of the records, in transactions. No other calls touch these
-topics. The rules, of every record and whatever else happens around a call:
+publishes output records in transactions. No other calls touch these topics. The rules,
+for every record and whatever else happens around a call:
 
 - a consumer delivers the records of a partition one after the other, none twice and
-  none left out, from where its group has committed;
+  none left out, from the committed offset of its group;
 - a poll that raises has delivered nothing;
 - a commit that has returned counts, one that has raised without a name may; nothing
   else is committed, and no committed offset goes back;
-- what the transactions have made is there for each record below the committed offsets,
+- the output of the transactions is there for each record below the committed offsets,
   once, and for no other;
 - the records of the producer are there once, in the order of its sequences.
 """
@@ -43,13 +43,13 @@ GROUP_CALLS = (
 
 
 class _Group:
-    """A group, its consumer, and what it has done.
+    """A group, its consumer, and its progress.
 
     Attributes:
         consumer: None: no consumer now.
-        next: by partition, the offsets that the next record may have; none: wherever
-            the group has committed.
-        committed: by partition, what may be committed.
+        next: by partition, the offsets that the next record may have; none: the
+            committed offset of the group.
+        committed: by partition, the offsets that may be committed.
         delivered: by partition, the end of the delivered records.
     """
 
@@ -61,11 +61,11 @@ class _Group:
         self.delivered = [0] * _PARTITIONS
 
     def starts(self, partition: int) -> set[int]:
-        """Where the next record of a partition may be."""
+        """Possible offsets of the next record of a partition."""
         return self.next.get(partition) or set(self.committed[partition])
 
     def take(self, found: dict[Any, list[Any]]) -> list[tuple[int, int]]:
-        """Records that were delivered: (partition, offset) of each."""
+        """Note delivered records; (partition, offset) of each."""
         taken = []
         for key, records in found.items():
             for record in records:
@@ -82,7 +82,7 @@ class _Group:
         return taken
 
     def is_committed(self, positions: dict[int, set[int]], *, is_sure: bool) -> None:
-        """These positions are committed, or may be."""
+        """Note positions that are committed, or may be."""
         for partition, offsets in positions.items():
             if is_sure:
                 self.committed[partition] = set(offsets)
@@ -90,7 +90,7 @@ class _Group:
                 self.committed[partition] |= offsets
 
     def forget(self) -> None:
-        """There is no consumer, or it begins again at what is committed."""
+        """Note that the next consumer begins at the committed offsets."""
         self.next.clear()
 
 
@@ -107,8 +107,7 @@ class Groups(SceneState):
         self.store.create_topic(_OUT, config=config)
         self.groups = {name: _Group(name) for name in ("g", "x")}
         self._producer: Any = None
-        # Of each partition: the rows that a call has acknowledged; those that may
-        # follow.
+        # By partition: number of acknowledged rows, and of rows that may be there.
         self._rows: list[int] = [0] * _PARTITIONS
         self._rows_max: list[int] = [0] * _PARTITIONS
 
@@ -123,11 +122,11 @@ class Groups(SceneState):
         return self._producer[1]
 
     def _plan_produce(self, again: int = 0) -> Plan:
-        """The next records of a producer; or some that may be there, and more."""
+        """Send the next records of a producer; or some that may be there, and more."""
         producer = self._own_producer()
         number = self.rng.randrange(_PARTITIONS)
         first = max(self._rows[number] - again, 0)
-        # Records that may be there come again unchanged.
+        # Records that may be there are sent again unchanged.
         count = max(self.rng.randint(1, _ROWS_MAX), self._rows_max[number] - first)
         if first < self._rows[number]:
             count = min(self._rows[number] - first, _ROWS_MAX)
@@ -145,8 +144,8 @@ class Groups(SceneState):
 
         return Plan(
             f"{count} rows of a producer from {first} on to {number}", call, told,
-            # A call before it was cut short behind its records, or another has come
-            # first; they may be further back than what is known.
+            # An earlier call was interrupted after its records were appended, or
+            # another has come first; its last batches may not be remembered any more.
             expects=(
                 logstore.errors.OutOfOrderSequenceError,
                 logstore.errors.DuplicateSequenceError,
@@ -172,7 +171,7 @@ class Groups(SceneState):
 
     def _plan_for(self, group: _Group, plan: Plan) -> Plan:
         """The plan; from inside of a call on the same consumer, another one that looks
-        at it: half of a call is done then, and nobody knows which."""
+        at it: an unknown half of that call is done then."""
         if not self._is_in_call(group):
             plan.group = group.name
             # A call inside of the making of this plan may have closed its consumer.
@@ -223,7 +222,7 @@ class Groups(SceneState):
 
         def call() -> None:
             keys = consumer.assignment()
-            # Of one that has not read yet: where it begins.
+            # Before its first read: its possible start offsets.
             positions.update({k.partition: group.starts(k.partition) for k in keys})
             consumer.commit(durable=durable)
 
@@ -231,7 +230,7 @@ class Groups(SceneState):
 
         def told(_: object) -> None:
             for partition, offsets in positions.items():
-                # A position that was not known is that which was committed.
+                # If the position was not known, one of these offsets was committed.
                 is_sure = len(offsets) == 1
                 group.is_committed({partition: offsets}, is_sure=is_sure)
 
@@ -265,8 +264,8 @@ class Groups(SceneState):
             group.forget()
 
         plan.told, plan.failed = told, failed
-        # Whether one before it was published, only the next one finds out; and whether
-        # it was left in its middle.
+        # Only the next transaction finds out whether an earlier one was published, or
+        # was left unfinished.
         plan.expects = (
             logstore.errors.FencedError, logstore.PublicationTimeoutError,
             logstore.errors.CommitFailedError,
@@ -315,14 +314,14 @@ class Groups(SceneState):
             )
 
     def _plan_seek(self) -> Plan:
-        """To the committed position, or back."""
+        """Seek to the committed position, or back."""
         group = self.groups["g"]
         consumer = self._consumer(group)
         is_back = self.rng.random() < 0.3
 
         def call() -> None:
             if is_back:
-                # No further than that: a committed offset must not go back.
+                # Not below the committed offset, which must not go back.
                 for key in consumer.assignment():
                     low = max(group.committed[key.partition])
                     group.next.setdefault(key.partition, set()).add(low)
@@ -345,7 +344,7 @@ class Groups(SceneState):
     # ------------------------------------------------------------ looking
 
     def end_consumers(self) -> None:
-        """Before the store is opened again: consumers of a store that is closed."""
+        """Close the consumers of a closed store, before it is opened again."""
         for group in self.groups.values():
             consumer, group.consumer = group.consumer, None
             if consumer is not None:
@@ -356,7 +355,8 @@ class Groups(SceneState):
             group.forget()
 
     def settle_groups(self, where: str) -> None:
-        """Look at what the groups have committed and made, and continue from there."""
+        """Check the committed offsets and outputs of the groups, and continue from
+        them."""
         self._settle_rows(where)
         if self.is_of_another:
             return

@@ -16,12 +16,12 @@ class Log:
 
     Attributes:
         values: of the records that must be there, by offset.
-        start: where the log begins; `starts`: where else it may, since a deletion was
-            interrupted.
-        cuts: offsets where an interrupted truncation may have cut it.
+        start: start offset of the log; `starts`: other possible ones, since a deletion
+            was interrupted.
+        cuts: offsets at which an interrupted truncation may have cut it.
         loose: plans whose records may be there, all of them or none.
         unsure: values that may be at an offset.
-        begun: rises with each deletion and truncation, when it begins and ends.
+        begun: incremented at the begin and the end of each deletion and truncation.
         was_ended: at the last look it took no more appends.
     """
 
@@ -43,7 +43,7 @@ class Log:
         return f"{self.topic}-{self.number}"
 
     def told(self, offset: int, value: bytes) -> None:
-        """A call has said that a record is there."""
+        """Note an acknowledged record."""
         there = self.values.get(offset)
         if there is not None:
             raise Broken(
@@ -55,11 +55,11 @@ class Log:
     def settle(
         self, start: int, found: list[tuple[int, bytes]], *, is_ended: bool, where: str
     ) -> None:
-        """Hold this against what is there; then that is what must be there.
+        """Compare this with the actual content, which then becomes the required one.
 
         Args:
-            is_ended: the partition has ended for writing: of an append that was cut
-                short then, a part may have come in with the next opening.
+            is_ended: the partition has ended for writing: the next opening may have
+                kept a part of an append that was interrupted then.
         """
         where = f"{self.name} in {where}"
         if start != self.start and start not in self.starts:
@@ -81,7 +81,7 @@ class Log:
                 raise Broken(f"{where}: {got[:9]!r} at {offset}, not {value[:9]!r}")
         self._explain(found, known, is_ended, where)
         if is_ended and (self.cuts or self.starts):
-            # What was interrupted may be finished, or not, by the next opening.
+            # The next opening may or may not finish the interrupted call.
             return
         self.values, self.start, self.starts, self.cuts = there, start, set(), set()
         self.unsure = {}
@@ -93,7 +93,7 @@ class Log:
         is_ended: bool,
         where: str,
     ) -> None:
-        """Each record that is not known must be of a call that may be in."""
+        """Check that each unknown record is of a call that may have been done."""
         plans = {value: plan for plan in self.loose for value in plan.of(self)}
         came: dict[int, list[bytes]] = {}
         for offset, value in found:
@@ -122,17 +122,17 @@ class Plan:
         what: in words.
         call: makes it.
         told: handles its result; raises `Broken`.
-        appends: what it puts into logs.
+        appends: the values that it appends, by log.
         expects: errors that it may raise, whatever happens around it.
         cut, deletes: of a truncation or deletion: the log, and the offset.
-        topic: the one that it makes or removes.
+        topic: the topic that it creates or deletes.
         is_shaken: its log was truncated while it was in flight.
-        doubts: how often calls on each topic had been cut short when it began.
-        came: how many of its records were found, by the name of the log.
-        cut_in: names of logs that were truncated since, while it was not known whether
-            it was done: its records may be gone from them.
-        is_whole: all of its logs get theirs, or none.
-        group: whose consumer it uses; "": none.
+        doubts: number of interrupted calls on each topic when it began.
+        came: number of its records that were found, by the name of the log.
+        cut_in: names of logs that were truncated since, while its outcome was unknown:
+            its records may be gone from them.
+        is_whole: all of its logs get their records, or none.
+        group: the group whose consumer it uses; "": none.
         failed: called when it has raised, with whether it may have been done.
     """
 

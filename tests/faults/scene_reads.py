@@ -1,4 +1,4 @@
-"""Plans of calls that read or look, and what their results must be."""
+"""Plans of calls that read or look, and their required results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from logstore.store.package_access import publication_key
 class Reads(SceneState):
     """Plans of calls that read."""
 
-    # Reading: everything that must be there is, and nothing that was never appended.
+    # Reading: all required records are there, and none that was never appended.
 
     def _reading(
         self,
@@ -34,7 +34,7 @@ class Reads(SceneState):
         )
 
     def _check_of(self, what: str, log: Log) -> Callable[[Any], None]:
-        """Check for the records that are read of a log from now on."""
+        """A check for records that are read from a log from now on."""
         known, begun = dict(log.values), log.begun
 
         def told(result: list[tuple[int, bytes]]) -> None:
@@ -141,8 +141,8 @@ class Reads(SceneState):
             return partition.read_arrow(columns=names).read_all()
 
         def rows(table: Any) -> list[tuple[int, bytes]]:
-            # Not at the limits of the call: where an allocation fails in `to_pylist`,
-            # some versions of pyarrow spoil the memory of Python.
+            # Not under the limits of the call: if an allocation fails in `to_pylist`,
+            # some versions of pyarrow corrupt the memory of Python.
             columns = table["offset"].to_pylist(), table["value"].to_pylist()
             return list(zip(*columns, strict=True))
 

@@ -1,4 +1,4 @@
-"""A store, and the account that is kept of the calls on it."""
+"""A store, and the account of the calls on it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FORMATS = ((1, "none"), (1, "gzip"), (2, "none"), (2, "zstd"), (0, "none"), (2,
 
 
 class Given:
-    """How arguments are given: plainly. `reentry` has others, which run user code."""
+    """Plain arguments of calls. `reentry` passes others, which run user code."""
 
     is_plain = True
 
@@ -57,12 +57,12 @@ class SceneState:
     """A store with topics of some formats, and the account of the calls on it.
 
     Attributes:
-        around: makes a call; whoever wants to disturb it puts another function here.
-        given: how arguments are given.
+        around: makes a call; replaced by a function that disturbs it.
+        given: makes the arguments.
         may_have_happened: whether a call that raised this may have been done.
         has_closed: a call has closed the store, or tried to.
-        is_of_another: another program may have recreated all topics: what groups have
-            committed counts no more.
+        is_of_another: another program may have recreated all topics: committed
+            offsets of groups count no more.
     """
 
     def __init__(
@@ -81,8 +81,8 @@ class SceneState:
         self.given = Given()
         self.logs: dict[Key, Log] = {}
         self.topics: dict[str, int] = {}
-        # Topics of which an interrupted call may have made, grown or removed one:
-        # numbers of partitions that they may have.
+        # Topics that an interrupted call may have created, grown or deleted: their
+        # possible numbers of partitions.
         self.doubtful: dict[str, set[int]] = {}
         self._doubted: Counter[str] = Counter()
         self._shelved: dict[Key, Log] = {}
@@ -139,7 +139,7 @@ class SceneState:
                 self.logs[key] = self._shelved.pop(key, None) or Log(name, number)
 
     def _made(self, name: str, count: int) -> None:
-        """A call has made a topic: whatever others may have done, it is there."""
+        """Note that a call has created a topic: it is there, whatever others did."""
         self._deleted(name)
         self._created(name, count)
 
@@ -167,10 +167,10 @@ class SceneState:
     def perform(
         self, plan: Plan, around: Callable[[Plan], Any] | None = None
     ) -> BaseException | None:
-        """Make a call and keep account of it; returns what it raised.
+        """Make a call and note its effect; return its error.
 
-        Any thread may. A call is in flight until all that it means is noted, so that
-        others, in other threads too, know what may have come before them.
+        Any thread may do that. A call is in flight until its effect is noted, so that
+        others, in other threads too, know which calls may have come before them.
         """
         for log, _ in [one for one in (plan.cut, plan.deletes) if one]:
             log.begun += 1
@@ -198,7 +198,8 @@ class SceneState:
         return error
 
     def may_have_happened(self, error: BaseException) -> bool:
-        """Without a name, or a name that says so."""
+        """Whether a call with this error may have been done: the error has no name, or
+        one that says so."""
         if not isinstance(error, LogStoreError) or error.appended:
             return True
         return isinstance(error, logstore.errors.SyncFailedError)
@@ -224,7 +225,7 @@ class SceneState:
             log.values = {o: v for o, v in list(log.values.items()) if o < end}
             for other in log.loose:
                 other.cut_in.add(log.name)
-            # Who is under way may have come before or after it.
+            # A call under way may have come before or after it.
             for other in self.flying:
                 if other is plan:
                     continue
@@ -236,7 +237,7 @@ class SceneState:
             log.values = {o: v for o, v in list(log.values.items()) if o >= log.start}
 
     def _told(self, plan: Plan, log: Log, first: int, values: list[bytes]) -> None:
-        """An append says that its records are there."""
+        """Note the acknowledged records of an append."""
         if log.is_gone:
             return
         if plan.doubts[log.topic] == self._doubted[log.topic]:
@@ -255,8 +256,8 @@ class SceneState:
     def _told_by_name(
         self, plan: Plan, log: Log, first: int, values: list[bytes]
     ) -> None:
-        """The same of a call that looks for the partition by its name: a call inside
-        of it may have recreated the topic, before it or behind it."""
+        """The same for a call that looks for the partition by its name: a call inside
+        of it may have recreated the topic, before or after the append."""
         self._told(plan, log, first, values)
         anew = self.logs.get((log.topic, log.number))
         if log.is_gone and anew is not None:
@@ -264,7 +265,7 @@ class SceneState:
                 anew.unsure.setdefault(at, set()).add(value)
 
     def _is_cut_now(self) -> bool:
-        """Whether something is being deleted."""
+        """Whether records are being deleted."""
         return any(plan.cut or plan.deletes for plan in list(self.flying))
 
     def _topic(self, name: str) -> Any:
@@ -281,11 +282,11 @@ class SceneState:
                 logs.pop(key).is_gone = True
 
     def _shelve(self, name: str) -> None:
-        """Not there now; it may be again when the store has been opened."""
+        """Note that a topic is missing; it may be back after the next opening."""
         self.topics.pop(name, None)
         for key in [key for key in list(self.logs) if key[0] == name]:
             self._shelved[key] = self.logs.pop(key)
 
 
 class Unavailable(Exception):
-    """A plan lacks something it needs; the cause says why."""
+    """A plan cannot be made; the cause says why."""

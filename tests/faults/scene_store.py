@@ -15,7 +15,7 @@ from logstore import LogStoreError
 
 
 class WholeStore(SceneState):
-    """Plans of calls on the store as a whole, and of those from outside of it."""
+    """Plans of calls on the store as a whole, and of calls from outside of it."""
 
     # Publishing.
 
@@ -38,7 +38,7 @@ class WholeStore(SceneState):
                 raise Broken(f"{staged.records} records were staged")
             self._staged.append((staged, rows, sequence))
 
-        # A topic may have been configured to be one that cannot be published to.
+        # A topic may have been configured to a format that cannot be published to.
         expects: tuple[type[BaseException], ...] = (logstore.errors.UnsupportedError,)
         if not self.given.is_plain:
             expects += (TypeError,)
@@ -52,7 +52,7 @@ class WholeStore(SceneState):
 
     def _plan_publish(self) -> Plan:
         if not self._staged:
-            # Not the call that is looked at: nothing disturbs it.
+            # Not the examined call: nothing disturbs it.
             given, self.given = self.given, Given()
             plan = self._plan_stage()
             self.given = given
@@ -92,8 +92,8 @@ class WholeStore(SceneState):
             call,
             told,
             appends=rows,
-            # An earlier one was left out, or another has overtaken it; its topic was
-            # configured to be one that cannot be published to.
+            # A conflict: an earlier sequence was left out, or a later one was
+            # published. Unsupported: the format of the topic was changed.
             expects=(
                 logstore.errors.PublicationConflictError,
                 logstore.errors.UnsupportedError,
@@ -138,7 +138,7 @@ class WholeStore(SceneState):
         return Plan("a reader of its own", call)
 
     def _plan_forget(self) -> Plan:
-        """Another store, which is forgotten before it is closed."""
+        """Open another store, and forget it without closing it."""
         path = self.path.with_name(f"forgotten-{next(self._serial)}")
 
         def call() -> None:
@@ -151,13 +151,13 @@ class WholeStore(SceneState):
         return Plan("a store that is forgotten", call)
 
     def written_by_another(self) -> None:
-        """The next opening finds that another program was the last writer: what was
-        staged may be for topics that it has made anew."""
+        """The next opening finds that another program was the last writer: it may have
+        recreated the topics of staged records."""
         self._staged.clear()
         self.is_of_another = True
 
     def check_forgotten(self) -> None:
-        """Stores that were forgotten have been closed by the collector."""
+        """Check that the garbage collector has closed the forgotten stores."""
         gc.collect()
         for path in self.forgotten:
             self.watch.say("opening a store that was forgotten")

@@ -1,8 +1,8 @@
-"""Objects that are used once more: closed, finished, discarded, published, exhausted,
-deleted or left, and then asked again.
+"""Objects that are used once more after they were closed, finished, discarded,
+published, exhausted or deleted.
 
-Random programs over public calls keep what they were given, and use it later, whatever
-has become of it: stores and stages after their end, staged records that were published,
+Random programs over public calls keep each returned object, and use it later, in any
+state: stores and stages after their end, staged records that were published,
 chunks and batches in a second and a third pass, iterators after their last record,
 partitions of topics that were deleted and created again. Each call does what a model
 says, or raises an error with a name and changes nothing; at the end the log has each
@@ -59,7 +59,7 @@ def problem(key: str, notes: Counter[str]) -> str:
 
 
 class Machine(Readings, Stages):
-    """Calls by chance on what is kept, whatever has become of it."""
+    """Random calls on kept objects, whatever their state."""
 
     # -- how it goes
 
@@ -81,7 +81,7 @@ class Machine(Readings, Stages):
                 store.close()
 
     def use_close(self) -> None:
-        """Close the store, or one that was closed; then continue in another."""
+        """Close the store, or an already closed one; then continue in another."""
         store = self.rng.choice(self.stores[-3:])
         self.again += id(store) not in self.open
         how = self.rng.randrange(3)
@@ -98,7 +98,7 @@ class Machine(Readings, Stages):
             self.new_store()
 
     def use_closed_store(self) -> None:
-        """A store that is closed says so."""
+        """Check that calls on a closed store raise the right error."""
         store = self.rng.choice(self.stores[-3:])
         if id(store) in self.open:
             return
@@ -124,7 +124,7 @@ class Machine(Readings, Stages):
         self.make_topic()
 
     def use_topic_again(self) -> None:
-        """A topic of this name, asked for once more."""
+        """Get the object of a topic once more."""
         if self.topics:
             self.keep_topic(self.rng.choice(list(self.topics)))
 
@@ -157,7 +157,7 @@ class Machine(Readings, Stages):
         # A closed store may know that the topic was deleted before.
         errors = (*self.errors_of(held), *(() if held.log.is_there else GONE))
         found = self.ask(f"topic.{name}", calls[name], *errors)
-        # By its name it may be another one now.
+        # Its name may belong to another topic now.
         logs = (
             held.more["logs"]
             if held.log.is_there
@@ -215,14 +215,14 @@ class Machine(Readings, Stages):
         )
         log.values += values
         if how in ("generator", "reader twice"):
-            # It is empty now.
+            # The iterator is exhausted now.
             self.again += 1
             again = self.ask("the same again", call, "StorageError")
             is_empty = again is REFUSED or not len(again)
             self.check(is_empty, f"an exhausted {how} gives {again}")
 
     def use_change(self) -> None:
-        """Calls that may be made twice: the second changes nothing."""
+        """Make a call that may be made twice: the second one changes nothing."""
         held = self.pick("partition")
         if held is None:
             return
@@ -252,7 +252,7 @@ class Machine(Readings, Stages):
             self.again += 1
             if name == "truncate_to":
                 if offset < len(log.values):
-                    # What has begun to read may be told so: other methods look at that.
+                    # Open reads may get an error: other methods test that.
                     self.held["iterator"].clear()
                     self.held["arrow"].clear()
                 del log.values[offset:]

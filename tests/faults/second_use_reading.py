@@ -47,7 +47,8 @@ class Readings(MachineState):
         self.keep(kind, Held(thing, held.store, log, **more))
 
     def use_chunk(self) -> None:
-        """Each pass over a chunk or batch gives the same, whatever came of its log."""
+        """Check that each pass over a chunk or batch gives the same records, whatever
+        happened to its log."""
         held = self.pick(self.rng.choice(("chunk", "batch")))
         if held is None:
             return
@@ -93,7 +94,7 @@ class Readings(MachineState):
             if record is REFUSED:
                 more["ended"] = True
             elif record is None:
-                # A follower may have looked before the last of them came.
+                # A follower may have looked before the last record was appended.
                 complete = more["at"] >= more["least"] or more["ended"]
                 self.check(complete, f"ends after {more['at']} of {len(right)} records")
                 more["ended"] = True
@@ -107,7 +108,7 @@ class Readings(MachineState):
                 more["at"] += 1
 
     def use_arrow(self) -> None:
-        """A RecordBatchReader, also after its end."""
+        """Read from a RecordBatchReader, also after its end."""
         held = self.pick("arrow")
         if held is None:
             return
@@ -121,7 +122,7 @@ class Readings(MachineState):
                 more["ended"] = True
                 continue
             except Exception as error:
-                # pyarrow makes its own error of what comes through a stream.
+                # pyarrow replaces an error that is raised in a stream by its own.
                 is_named = "closed" in str(error) and not self.is_open(held)
                 self.check(is_named, f"read_arrow raises {type(error)}: {error}")
                 more["ended"] = True

@@ -84,7 +84,7 @@ class Stages(MachineState):
             return
         errors = () if self.is_open(held) else CLOSED
         self.ask("discard", held.thing.discard, *errors)
-        # Where its store is closed, it has no way to the files any more.
+        # If its store is closed, it cannot reach the files any more.
         held.more["gone" if self.is_open(held) else "unsure"] = True
 
     def use_publish(self) -> None:

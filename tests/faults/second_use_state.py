@@ -18,19 +18,19 @@ CLOSED = ("StoreClosedError",)
 
 
 class Wrong(Exception):
-    """The model says otherwise."""
+    """The store contradicts the model."""
 
 
 REFUSED = object()
 
 
 class Log:
-    """A partition as it should be.
+    """Required state of a partition.
 
     Attributes:
         values: by offset.
-        start: the first that can be read.
-        is_there: whether its topic is.
+        start: the first offset that can be read.
+        is_there: whether its topic exists.
     """
 
     def __init__(self) -> None:
@@ -40,14 +40,14 @@ class Log:
 
 
 class Held:
-    """An object that is kept.
+    """A kept object.
 
     Attributes:
         thing: the object.
-        store: which it came from.
-        log: of which partition it is, if of one.
-        uses: how often it was used.
-        more: what else is known of it.
+        store: the store that it came from.
+        log: its partition, if it has one.
+        uses: number of uses.
+        more: other known facts.
     """
 
     def __init__(self, thing: Any, store: Any, log: Any = None, **more: Any) -> None:
@@ -59,7 +59,7 @@ class Held:
 
 
 class MachineState:
-    """Stores and what is kept of them, with a model of what must be in them."""
+    """Stores and objects kept from them, with a model of their required content."""
 
     def __init__(self, path: Path, rng: random.Random) -> None:
         self.path = path
@@ -83,7 +83,7 @@ class MachineState:
             raise Wrong(what)
 
     def ask(self, what: str, call: Callable[[], Any], *allowed: str) -> Any:
-        """The answer of a call, or `REFUSED` with one of the errors that may be."""
+        """Result of a call, or `REFUSED` if it raises an allowed error."""
         try:
             return call()
         except LogStoreError as error:

@@ -14,7 +14,7 @@ __all__ = ["SERVICE_SCENARIOS"]
 
 
 def _serving(seed: int) -> ServiceProgram:
-    """A store with records to be consumed, and nobody who has done that."""
+    """A store with records that are not consumed yet."""
     program = ServiceProgram(seed)
     program.open()
     for _ in range(2):
@@ -38,7 +38,7 @@ def _with_member(seed: int) -> ServiceProgram:
 
 
 def _with_full_file(seed: int) -> ServiceProgram:
-    """Its next commit rewrites the group's file."""
+    """A member whose next commit rewrites the group's file."""
     program = _with_member(seed)
     file = program.consumer("g")._core.place.member.group.file
     while file.end.size + _COMMIT_BYTES < file._rewrite_at:
@@ -46,7 +46,7 @@ def _with_full_file(seed: int) -> ServiceProgram:
     return program
 
 
-# Of a commit in two partitions, at least.
+# Minimum size of a commit in two partitions.
 _COMMIT_BYTES = 200
 
 

@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 # A named producer fills `IN`; one group reads it and commits offsets, another one
-# publishes what it makes of it to `OUT`, where others hand in, too.
+# publishes its output to `OUT`, to which other processes hand in, too.
 IN, OUT = "in", "out"
 PARTITIONS = 2
 COMMITS, TRANSACTIONS = "g", "x"
@@ -45,7 +45,7 @@ _REWRITE_BYTES = 700
 
 @contextlib.contextmanager
 def small_files() -> Iterator[None]:
-    """The file of a group is soon rewritten."""
+    """Rewrite the file of a group at a small size."""
     with mock.patch.object(group_file, "_REWRITE_BYTES", _REWRITE_BYTES):
         yield
 
@@ -87,12 +87,12 @@ class Offsets:
         )
 
     def begin(self, offsets: dict[int, int]) -> None:
-        """These are being committed."""
+        """Note offsets that are being committed."""
         for number, offset in offsets.items():
             self.maybe[number].add(offset)
 
     def has_returned(self, offsets: dict[int, int], *, durable: bool) -> None:
-        """They are committed; with `durable` the file is, up to there."""
+        """Note committed offsets; with `durable` the file is durable up to there."""
         for number, offset in offsets.items():
             self.maybe[number].clear()
             self.written[number] = offset
@@ -103,11 +103,11 @@ class Offsets:
                 some.clear()
 
     def has_failed(self, offsets: dict[int, int], *, counts: bool) -> None:
-        """Nothing was committed; or `counts`: only the sync has failed."""
+        """Note a failed commit; `counts`: only its sync has failed."""
         for number, offset in offsets.items():
             if counts:
                 self.written[number] = offset
-            # A power failure may take only that back by which it was undone.
+            # A power cut may lose only the entry that undoes it.
             self.since[number].add(offset)
             self.maybe[number].clear()
 
@@ -125,7 +125,7 @@ class Offsets:
         return ""
 
     def settle(self, found: list[int]) -> None:
-        """This was found by a process that continues from there."""
+        """Note the offsets from which the next process continues."""
         if self.is_cut:
             # It is on the disk, or it would not be there.
             self.durable = list(found)
@@ -144,11 +144,11 @@ class ServicePromises(Promises):
 
     Attributes:
         offsets: of the group that commits.
-        positions: of the one that publishes them, by partition.
-        moving: those of the transaction that is under way or has failed, and the
+        positions: of the group that publishes them, by partition.
+        moving: positions of the transaction that is under way or has failed, and the
             offset of its first record in ``out``.
-        handed: the sequence that was published last for the one who hands in.
-        coming_hand: the one that is being published, and the offset of its first
+        handed: the sequence that was published last for the process that hands in.
+        coming_hand: the sequence that is being published, and the offset of its first
             record in ``out``.
         sequences: by partition of ``in``, of each offset of the producer's records.
         epoch: the newest one of the producer that was given out.

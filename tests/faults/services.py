@@ -2,9 +2,9 @@
 transactions, resets, a named producer, and processes that hand in.
 
 `ServiceProgram` is a `Program` on two more topics: a named producer fills ``in``, and a
-group reads it and commits offsets; another one publishes what it makes of the records
-to ``out``, in transactions; others hand in to ``out``. `ServicePromises` says what must
-be found of that, beside the records.
+group reads it and commits offsets; another one publishes output records to ``out``, in
+transactions; others hand in to ``out``. `ServicePromises` holds the required state of
+these services, in addition to the records.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from support.values import (
 
 __all__ = ["SERVICE_STEPS", "ServiceProgram"]
 
-# How often each step is taken, besides those of a `Program` that are named here.
+# How often each step is taken, including the steps of a `Program` named here.
 SERVICE_STEPS = {
     "produce": 6, "produce_again": 2, "take_over": 1, "poll": 4, "commit": 6,
     "commit_durable": 5, "leave": 2, "beside": 2, "transaction": 5, "reset": 2,
@@ -59,8 +59,8 @@ SERVICE_STEPS = {
 
 
 class NoThread:
-    """In the place of the thread of an owner that publishes for others, and of what it
-    waits for: requests are served when a program says so."""
+    """Replaces the thread of an owner that publishes for others, and its wakeups:
+    requests are served when a program says so."""
 
     is_reporting = False
 
@@ -69,13 +69,13 @@ class NoThread:
         return self
 
     def take(self) -> None:
-        """Not known: the directory must be listed."""
+        """None: changes are unknown, the directory must be listed."""
 
     def add(self, watch: object) -> None:
         """No changes are reported."""
 
     def wake(self) -> None:
-        """There is nobody."""
+        """Do nothing: there is no thread."""
 
     stop = abandon = start = wake
 
@@ -87,7 +87,7 @@ class ServiceProgram(Program):
     """A `Program` with services.
 
     Attributes:
-        consumers: by group, those that are open.
+        consumers: the open ones, by group.
     """
 
     promises: ServicePromises
@@ -141,7 +141,7 @@ class ServiceProgram(Program):
         yield self._taken("close", self.close)
 
     def do_create_topic(self) -> None:
-        """The one of the two topics that is not there yet."""
+        """Create the one of the two topics that is missing."""
         name = OUT if IN in self.promises.topics else IN
         logs = [Log() for _ in range(PARTITIONS if name == IN else 1)]
         topic = self.promises.topics[name] = TopicPromise(logs, is_certain=False)
@@ -153,7 +153,7 @@ class ServiceProgram(Program):
     # ------------------------------------------------------------ producers
 
     def do_produce(self, again: bool = False) -> None:
-        """Records of the named producer; or its last ones once more."""
+        """Append records of the named producer; or its last ones once more."""
         if self._producer is None:
             self.do_take_over()
             return
@@ -191,7 +191,7 @@ class ServiceProgram(Program):
             raise
 
     def _produce_again(self, partition: Any, known: dict[int, int]) -> None:
-        """The last batch of the producer is found."""
+        """Check that the last batch of the producer is recognised."""
         there = {offset for offset in known if offset < partition.end_offset}
         batches = [b for b in partition.read_batches() if b.base_offset in there]
         for batch in batches[-1:]:
@@ -207,7 +207,7 @@ class ServiceProgram(Program):
         self.do_produce(again=True)
 
     def do_take_over(self) -> None:
-        """The producer restarts."""
+        """Restart the producer."""
         self.began()
         self._producer = self.store.producer(PRODUCER)
         assert self._producer.epoch > self.promises.epoch, "an epoch comes again"
@@ -223,7 +223,7 @@ class ServiceProgram(Program):
     # ------------------------------------------------------------ a group
 
     def consumer(self, group: str) -> Any:
-        """The one of a group, in the process of the owner."""
+        """The consumer of a group, in the process of the owner."""
         if group not in self.consumers:
             self.consumers[group] = consumer_of(self.store, group)
         return self.consumers[group]
@@ -243,7 +243,7 @@ class ServiceProgram(Program):
                 assert offsets == wanted, f"{offsets} are delivered, not {wanted}"
 
     def do_commit(self, durable: bool = False) -> None:
-        """The position of the consumer."""
+        """Commit the position of the consumer."""
         self.do_poll()
         one = self.consumer(COMMITS)
         offsets = {k.partition: one.position(k) for k in one.assignment()}
@@ -268,12 +268,12 @@ class ServiceProgram(Program):
         self.do_commit(durable=True)
 
     def do_leave(self) -> None:
-        """The next poll joins again."""
+        """Leave the groups: the next poll joins again."""
         with small_files():
             self.leave_all()
 
     def do_beside(self) -> None:
-        """A member in another process comes, commits and goes."""
+        """Join in another process, commit and leave."""
         with small_files():
             self.leave_all()
             disk = self.disk.process()
@@ -285,15 +285,15 @@ class ServiceProgram(Program):
                     self._commit(offsets, lambda: one.commit(durable=durable), durable)
 
     def do_reset(self) -> None:
-        """To any offset; nobody is a member."""
+        """Reset to any offset; the group has no member."""
         self.leave_all()
         ends = [partition.end_offset for partition in self.store.topic(IN)]
-        # Not beyond what is durable: a power cut would leave it behind the end.
+        # Not beyond the durable offset: a power cut would leave it beyond the end.
         least = min(partition.durable_offset for partition in self.store.topic(IN))
         self._reset(self.disk.process(), self.rng.randint(0, least), ends)
 
     def reset_alone(self) -> None:
-        """The same in this process, while no process has the store."""
+        """Reset in this process, while no process owns the store."""
         ends = [len(log.records) for log in self.promises.topics[IN].logs]
         least = min(log.durable for log in self.promises.topics[IN].logs)
         self._reset(self.disk, self.rng.randint(0, least), ends)
@@ -310,7 +310,7 @@ class ServiceProgram(Program):
                 durable=True,
             )
 
-    # ------------------------------------------------------------ what goes on
+    # ------------------------------------------------------------ reopening
 
     def reopened(self, store: Store) -> str:
         super().reopened(store)
@@ -318,8 +318,8 @@ class ServiceProgram(Program):
         return self.goes_on()
 
     def goes_on(self) -> str:
-        """After calls that have failed: the services of the open store work, and have
-        what was promised."""
+        """Check after failed calls that the services of the open store work, and have
+        their promised state."""
         for group in list(self.consumers):
             one = self.consumers.pop(group)
             if self.rng.random() < 0.5:
@@ -341,7 +341,7 @@ class ServiceProgram(Program):
     # ------------------------------------------------------------ publications
 
     def do_transaction(self) -> None:
-        """Outputs and positions, both or neither."""
+        """Publish outputs and positions, both or neither."""
         picked = self._of(OUT, 0)
         if picked is None:
             return
@@ -392,7 +392,7 @@ class ServiceProgram(Program):
         self.promises.publication = ()
 
     def do_submit(self) -> None:
-        """Another process hands in, and the owner publishes it."""
+        """Hand in from another process, and publish as the owner."""
         picked = self._of(OUT, 0)
         if picked is None:
             return
@@ -413,7 +413,7 @@ class ServiceProgram(Program):
                     other.discard_staged(identity=HANDS_IN, before=sequence + 1)
                     raise
                 self.promises.handed, self.promises.coming_hand = sequence, None
-                # What is asked for again, and served again, is not there twice.
+                # A repeated request that is served again is not published twice.
                 assert file.put(content) is not None
                 self._serve()
                 assert partition.end_offset == len(log.records), "published twice"
@@ -422,7 +422,7 @@ class ServiceProgram(Program):
                 file.close()
 
     def submit_alone(self) -> None:
-        """Hand in while no process has the store: this process takes the lock."""
+        """Hand in while no process owns the store: this process takes the lock."""
         log = self.promises.topics[OUT].logs[0]
         with open_quietly(self.disk, read_only=True) as store:
             partition = store.topic(OUT)[0]
@@ -445,8 +445,8 @@ class ServiceProgram(Program):
             raise logstore.StorageError("the owner did not see the request")
 
     def _serve(self) -> int:
-        """The owner publishes what waits; how many times something was asked for. What
-        it answers is raised here, too."""
+        """Publish the pending requests as the owner; their number. If all of them
+        fail, the first error is raised."""
         outcomes: list[Any] = []
         publisher = self.store._publishing.publisher
         publish_all = publisher.publish_all
@@ -458,7 +458,7 @@ class ServiceProgram(Program):
 
         with mock.patch.object(publisher, "publish_all", noted):
             self.store._publishing.hand_in.serve()
-        # One that could not be answered is served again, and is published still.
+        # A request whose answer failed is served again, and is still published.
         failed = [one for one in outcomes if isinstance(one, LogStoreError)]
         if failed and len(failed) == len(outcomes):
             raise failed[0]

@@ -1,7 +1,6 @@
 """Small file systems that are really full, each in mounts of this process alone.
 
-The mounts go when the process ends, however it does: they are in a namespace of its
-own.
+The mounts are removed when the process ends, in any way: they are in its own namespace.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _MIB: Final = 1 << 20
 
 
 class _Kind(NamedTuple):
-    """A kind of file system: what makes it in an image, or what a tmpfs has."""
+    """A kind of file system: the tool and options for an image, or tmpfs options."""
 
     tool: str
     options: tuple[str, ...]
@@ -75,19 +74,19 @@ class Disk(NamedTuple):
             os.fsync(rest.fileno())
 
     def empty(self) -> None:
-        """Give back what `fill` has taken."""
+        """Free the space that `fill` has taken."""
         shutil.rmtree(self.place / "filler", ignore_errors=True)
 
 
 def fill_block(directory: Path) -> list[Path]:
-    """Make files, so that the last block of a directory has no room for a name that is
-    longer than those. How many that takes is tried with the same names elsewhere."""
+    """Make files, so that the last block of a directory has no room for a longer name.
+    Their number is found by a trial with the same names in another directory."""
     twin = directory.parent / "twin"
     twin.mkdir()
     for name in sorted(os.listdir(directory)):
         (twin / name).touch()
     before, count = twin.stat().st_size, 0
-    # A file system whose directories have no blocks is not changed.
+    # On a file system whose directories have no blocks, no file is made.
     while twin.stat().st_size == before and count < 400:
         (twin / _pad(count)).touch()
         count += 1

@@ -16,7 +16,7 @@ __all__ = ["no_spark", "through_spark"]
 
 @functools.cache
 def no_spark() -> str:
-    """Why the readers of Spark cannot be tried here; "": they can."""
+    """Why the readers of Spark cannot run here; "" if they can."""
     try:
         from support.java_tasks import no_java
     except ImportError as error:
@@ -26,9 +26,8 @@ def no_spark() -> str:
 
 def through_spark(module: str, count: int, seed: int, tally: Tally) -> None:
     """Run `count` cases of a module, which is run with the seed and the count. For each
-    it
-    prints a line: what is wrong in it ("" for nothing), and notes with their counts, as
-    JSON."""
+    case it prints a line of JSON: its problem ("" for none), and notes with their
+    counts."""
     command = [sys.executable, "-m", module, str(seed), str(count)]
     path = os.pathsep.join(filter(None, sys.path))
     done = subprocess.run(

@@ -18,8 +18,8 @@ class Append:
     """A call that appends.
 
     Attributes:
-        begun, ended: when, by the ledger's count; `ended` None: it has not returned.
-        offsets: that it has returned.
+        begun, ended: times, by the ledger's count; `ended` None: it has not returned.
+        offsets: its result.
     """
 
     __slots__ = ("begun", "ended", "keys", "offsets", "values")
@@ -50,14 +50,14 @@ class Cut:
         self.at = at
 
     def may_have_taken(self, append: Append, offset: int) -> bool:
-        """Whether it may have removed a record that was acknowledged."""
+        """Whether it may have removed an acknowledged record."""
         if not self.is_tail:
             return offset < self.at
         was_over = self.ended is not None and self.ended < append.begun
         return offset >= self.at and not was_over
 
     def has_taken(self, append: Append, offset: int) -> bool:
-        """Whether it has for certain."""
+        """Whether it has certainly removed an acknowledged record."""
         assert append.ended is not None
         is_over = self.ended is not None and append.ended < self.begun
         return is_over and (offset >= self.at) == self.is_tail
@@ -73,7 +73,7 @@ class Ledger:
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
-        # Each step is one operation, so no thread comes in between.
+        # Each step of the counter is atomic.
         self._clock = itertools.count()
         self._numbers = itertools.count()
         self._appends: dict[bytes, tuple[Append, int]] = {}
@@ -85,7 +85,7 @@ class Ledger:
     def begin(
         self, thread: int, count: int, padding: int, rng: random.Random
     ) -> Append:
-        """A new call with `count` records."""
+        """Begin a call with `count` records."""
         number = next(self._numbers)
         values = [b"%d.%d.%d" % (thread, number, i) for i in range(count)]
         values = [value.ljust(padding, b".") for value in values]
@@ -99,7 +99,7 @@ class Ledger:
         return append
 
     def acknowledge(self, append: Append) -> None:
-        """It has returned, with its offsets."""
+        """Note that a call has returned, with its offsets."""
         append.ended = next(self._clock)
 
     @contextlib.contextmanager
@@ -109,10 +109,11 @@ class Ledger:
         yield cut
         cut.ended = next(self._clock)
 
-    # ------------------------------------------------------------ while it goes on
+    # ------------------------------------------------------------ while it runs
 
     def check_durable(self, append: Append, partition: logstore.Partition) -> None:
-        """A durable append has returned, and the durable offset is below it."""
+        """Check a durable append whose offsets are above the durable offset: a cut must
+        have removed them."""
         assert append.offsets is not None
         last = append.offsets[-1]
         if not any(cut.may_have_taken(append, last) for cut in self._cuts):

@@ -1,15 +1,15 @@
 """Storms: threads, rolls, syncs, real timers and asynchronous exceptions on one store.
 
 Some threads append, durably or not, one record and many, from lists and from Arrow;
-beside that they sync, roll, read, compact, cut the tail or the head, and change the
-settings. The main thread does the same under a real timer whose handler raises; in the
+they also sync, roll, read, compact, cut the tail or the head, and change the settings.
+The main thread does the same under a real timer whose handler raises; in the
 other threads an exception is raised from outside at any instruction. In the end the
 main thread closes the store, interrupted as well, and closes it again.
 
-No call crashes the process or hangs. When the store is opened again, what was
-acknowledged is there, unless a cut or a compaction may have taken it; a call that was
-interrupted is there whole or not at all; no record has changed, or comes twice; and no
-opening finds damage.
+No call crashes the process or hangs. When the store is opened again, acknowledged
+records are there, unless a cut or a compaction may have removed them; an interrupted
+call is there whole or not at all; no record has changed, or comes twice; and no opening
+finds damage.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ _LIVES: Final = 2
 _CALLS: Final = 60  # of each thread, in each life
 _WORTH: Final = 400
 _NEVER: Final = 1 << 60
-# What an opening may have found: nothing of that is damage.
+# Allowed findings of an opening, none of which is damage.
 _HARMLESS: Final = ("index-rebuilt", "leftovers-removed", "swap-finished", "torn-tail")
-# Arrow has threads of its own, and is not instrumented: not under the thread sanitizer.
+# Arrow has its own threads, and is not instrumented: not under the thread sanitizer.
 _WITH_ARROW: Final = os.environ.get("LOGSTORE_STORMS_ARROW", "1") == "1"
 
 if _WITH_ARROW:
@@ -84,10 +84,10 @@ def problem(key: str, notes: Counter[str]) -> str:
 
 
 class _Actor:
-    """A thread that calls; it counts, and keeps what went wrong.
+    """A thread that makes calls, counts them, and keeps its problem.
 
     Attributes:
-        gate: held by whoever raises in it, and while it begins or ends a call.
+        gate: held by the thread that raises in it, and while it begins or ends a call.
         is_armed: an exception may be raised in it now.
         is_shot: one was, in this call.
     """
@@ -103,7 +103,7 @@ class _Actor:
         self.ident = 0
 
     def run(self) -> None:
-        """The life of a thread that is not the main one."""
+        """Run a thread other than the main one."""
         self.ident = threading.get_ident()
         for _ in range(_CALLS):
             if self.has_ended or self.storm.is_over:
@@ -111,7 +111,7 @@ class _Actor:
             self.one()
 
     def one(self) -> None:
-        """One call, under fire."""
+        """Make one call, which may be interrupted."""
         call = self.storm.call_of(self.rng, self.number)
         try:
             try:
@@ -136,7 +136,7 @@ class _Actor:
             self.is_shot, self.is_armed = False, True
 
     def end(self) -> None:
-        """From here on nothing is raised in it; what is on its way arrives here."""
+        """Allow no more exceptions; a pending one is raised here."""
         while True:
             with contextlib.suppress(Interrupt):
                 with self.gate:
@@ -175,7 +175,7 @@ class _Main(_Actor):
 
 
 class _Storm:
-    """One store, and what is known of its logs.
+    """One store, and the known facts about its logs.
 
     Attributes:
         done: calls so far.
@@ -209,7 +209,7 @@ class _Storm:
         return TopicConfig(**self.config, cleanup_policy=policy)
 
     def live(self) -> str:
-        """Open it, let all threads loose, close it, and look at it; what is wrong."""
+        """Open it, run all threads, close it, and check it; the problem, or ""."""
         before = sys.getswitchinterval()
         sys.setswitchinterval(self.rng.choice((1e-5, 1e-4, 5e-3)))
         try:
@@ -266,7 +266,7 @@ class _Storm:
             except LogStoreError as error:
                 self.notes[type(error).__name__] += 1
         main.done += 1
-        # What a call could not undo, `close` says as well.
+        # `close` also raises the error of a call that could not be undone.
         with contextlib.suppress(logstore.StorageError):
             store.close()
 

@@ -11,7 +11,7 @@ from faults.cancellations import PROGRAMS
 
 
 def test_each_public_coroutine_is_cancelled_in_a_program():
-    """A new one fails here until a program cancels it."""
+    """A new coroutine fails here until a program cancels it."""
     cancelled = set().union(*(program.CALLS for program in PROGRAMS))
     assert cancelled == public_calls()
 
@@ -24,7 +24,7 @@ def test_public_coroutines_are_those_of_each_class():
 
 
 def test_call_that_the_program_does_not_name_is_refused(tmp_path: Path):
-    """So no program cancels what its list leaves out."""
+    """No program cancels a coroutine that its list lacks."""
 
     class One(Program):
         CALLS = named(Queue="get")

@@ -1,4 +1,4 @@
-"""The fault programme, in a size that there is time for, with the other tests."""
+"""The fault programme, in a small size, with the other tests."""
 
 import logging
 from collections import Counter
@@ -22,8 +22,8 @@ PLANTED = {method.NAME: method for method in (planted, planted_units)}
 
 
 def _count(method: Method) -> int:
-    """At the level ``all`` a commit's size, and each planted bug; at the commit level a
-    twentieth, and the bugs that are caught quickly."""
+    """Number of cases: at the level ``all`` a commit's size, and each planted bug; at
+    the commit level a twentieth, and the bugs that are caught quickly."""
     count = method.COUNTS[SIZES[0]]
     if method.NAME in PLANTED:
         return len(PLANTED[method.NAME].BUGS) if IS_ALL else count
@@ -69,7 +69,7 @@ def test_commit_level_catches_most_planted_bugs():
     "bug", [*planted.BUGS, *planted_units.BUGS], ids=lambda bug: bug.what
 )
 def test_bug_can_be_planted(bug):
-    """Its lines are in the source: a list that rots catches nothing."""
+    """Its lines are in the source: an outdated bug would catch nothing."""
     text = bug.source.read_text(encoding="utf-8")
     for old, new in bug.changes:
         assert old in text

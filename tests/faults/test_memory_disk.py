@@ -1,4 +1,5 @@
-"""The disk in memory is as the real one, and a power cut leaves of it what it says."""
+"""The disk in memory behaves like a real one, and loses the right changes at a power
+cut."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ operations = st.one_of(
 
 
 class _Side:
-    """One of the two systems, with the descriptors that it has given out."""
+    """One of the two systems, with its open descriptors."""
 
     def __init__(self, files: Files, path: str) -> None:
         self.files = files
@@ -57,7 +58,7 @@ class _Side:
         return self.open[number % len(self.open)]
 
     def do(self, what: str, *args: Any) -> Any:
-        """Do it; what it gives, or the error."""
+        """Make a call; its result, or its error."""
         files, root = self.files, self.root
         try:
             if what == "create":
@@ -89,7 +90,7 @@ class _Side:
 
 @given(st.lists(operations, max_size=40))
 def test_same_calls_give_the_same_as_on_a_real_disk(steps: list[tuple]) -> None:
-    """Results, errors, names and contents are those of the system, step by step."""
+    """Results, errors, names and contents are the same as the system's at each step."""
     with tempfile.TemporaryDirectory() as folder:
         real = _Side(Files(), f"{folder}/x")
         disk = MemoryDisk()
@@ -128,7 +129,7 @@ def _new() -> MemoryDisk:
 
 
 def test_only_what_was_synced_survives() -> None:
-    """A file needs its bytes and its name synced; with either alone it is not whole."""
+    """A file needs syncs of its bytes and its name; one of them is not enough."""
     disk = _new()
     fd = _written(disk, "a", b"abc")
     assert tree(disk.medium.base) == {"s": b"/"}
@@ -143,7 +144,7 @@ def test_only_what_was_synced_survives() -> None:
 
 
 def test_ext4_sync_of_any_file_saves_all_names() -> None:
-    """Names and lengths are in one journal there."""
+    """Names and lengths are in one journal on ext4."""
     disk = MemoryDisk(model="ext4")
     disk.make_root("/s")
     _written(disk, "a", b"abc")
@@ -152,7 +153,7 @@ def test_ext4_sync_of_any_file_saves_all_names() -> None:
 
 
 def test_failed_sync_loses_what_reads_still_show() -> None:
-    """No later sync brings it back; writing it again does."""
+    """No later sync saves the lost bytes; writing them again does."""
     disk = _new()
     fd = _written(disk, "a", bytes(range(1, 50)))
     disk.sync_directory(disk.open_root("/s"))
@@ -168,7 +169,7 @@ def test_failed_sync_loses_what_reads_still_show() -> None:
 
 
 def test_full_disk_writes_what_fits() -> None:
-    """A reservation counts as taken, and what is removed is free again."""
+    """A reservation counts as used space, and removed bytes are free again."""
     disk = _new()
     fd = _written(disk, "a", b"12345")
     disk.fill(4)
@@ -200,7 +201,7 @@ def test_lock_is_of_a_process_until_it_dies() -> None:
 
 
 def test_nth_call_fails_and_nothing_else() -> None:
-    """Counted from where it was asked for, on files of the name."""
+    """Calls are counted from the request on, on files of the name."""
     disk = disk_of([("s/a.log", b"a"), ("s/b.log", b"b")])
     root = Directory.open_root(disk, "/s")
     disk.fail("read", errno.ENOMEM, nth=2, times=1, name="a.log")
@@ -217,7 +218,7 @@ def test_nth_call_fails_and_nothing_else() -> None:
 class Toy:
     """A log of lines in one file, and the number of durable ones in another.
 
-    `bug` leaves something out that it must do.
+    `bug` names a required step that is left out.
     """
 
     def __init__(self, disk: MemoryDisk, bug: str) -> None:
@@ -294,12 +295,12 @@ def _toy_problems(bug: str) -> set[str]:
     ["no sync", "no directory sync", "rename before sync", "sync again"],
 )
 def test_classic_bugs_of_a_toy_are_caught(bug: str) -> None:
-    """And so they would be in what is not a toy."""
+    """They would be caught in a real store as well."""
     assert _toy_problems(bug)
 
 
 def test_toy_without_a_bug_is_sound() -> None:
-    """No state is found wrong that is not."""
+    """Right states are not reported as wrong."""
     assert _toy_problems("") == set()
 
 
@@ -322,7 +323,7 @@ def test_killed_process_can_do_nothing_more() -> None:
 
 @pytest.mark.parametrize("size", [0, 3])
 def test_ext4_what_was_written_past_a_durable_cut_never_comes(size: int) -> None:
-    """A sync of any file saves the size of every other; the bytes behind it, not
+    """A sync of any file saves the size of every other; the bytes beyond it, not
     written yet, are no longer there to be written."""
     disk = MemoryDisk(model="ext4")
     disk.make_root("/s")

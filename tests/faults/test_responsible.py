@@ -13,7 +13,7 @@ NAMES = [method.NAME for method in METHODS]
 
 
 def test_file_and_its_rooms_have_the_methods_of_its_bugs() -> None:
-    """By any of its names; a room has those of all its files."""
+    """A file is found by any of its names; a room has the methods of all its files."""
     file = "log/write/active_segment.py"
     found = methods_for(file)
     assert "disk_states" in found
@@ -24,7 +24,8 @@ def test_file_and_its_rooms_have_the_methods_of_its_bugs() -> None:
 
 
 def test_each_bug_is_found_by_its_file() -> None:
-    """Its method is one of the programme's, in the order of the programme."""
+    """The methods of a file include that of each of its bugs, in the programme's
+    order."""
     for bug in planted.BUGS:
         found = methods_for(bug.file)
         assert bug.method.replace("_", "-") in [n.replace("_", "-") for n in found]
@@ -32,7 +33,7 @@ def test_each_bug_is_found_by_its_file() -> None:
 
 
 def test_file_without_a_bug_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
-    """It does not run nothing."""
+    """The programme does not succeed without running a method."""
     with pytest.raises(SystemExit) as ended:
         programme.main(["--for", "cli/app.py"])
     assert ended.value.code == 2

@@ -18,7 +18,7 @@ from faults.cases import guarded, run_cases
 from faults.method import Skip, Tally, skipped_in_words
 from faults.planted_bug import hunt_all
 
-# What `run_cases` counts of this module: each third case cannot be made.
+# Units of each case of this module for `run_cases`; each third case cannot be made.
 _WORTH = 5
 
 
@@ -31,7 +31,7 @@ def problem(key: str, notes: Counter[str]) -> str:
 
 @pytest.fixture(autouse=True)
 def log_as_before() -> Iterator[None]:
-    """The programme turns the log off."""
+    """Restore the log, which the programme turns off."""
     before = logging.root.manager.disable
     yield
     logging.disable(before)
@@ -85,7 +85,7 @@ def run_programme(
 def test_table_and_last_line_say_what_was_skipped(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A reader of the last line alone must not take it for done."""
+    """The last line alone must show that cases were skipped."""
     status, lines = run_programme({"needs root": 5_000}, monkeypatch, capsys)
     assert status == 0
     assert lines[2].split()[:3] == ["some", "1,000", "cases"]
@@ -118,8 +118,8 @@ def test_full_disk_that_cannot_be_had_is_skipped(
 def test_file_system_that_cannot_be_mounted_is_skipped(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Skipped if the kernel lacks it, say; the reason names no directory of the
-    case."""
+    """Skipped if, for example, the kernel lacks it; the reason names no directory of
+    the case."""
     monkeypatch.setattr(small_disks, "_own_mounts", lambda: "")
     monkeypatch.setattr(small_disks, "_run", lambda *_: f"mount: {tmp_path}/disk: no")
     with (

@@ -80,13 +80,13 @@ def test_case_that_hangs_is_a_failure_that_tells_where(tmp_path: Path) -> None:
     ids=["dies", "breaks", "thread-dies"],
 )
 def test_case_that_fails_says_so(tmp_path: Path, work: object, words: str) -> None:
-    """However it ends."""
+    """The failure names each kind of end."""
     said = watch(work, 1, str(tmp_path))  # type: ignore[arg-type]
     assert words in said.failure
 
 
 def test_failure_tells_what_was_said_about_its_value(tmp_path: Path) -> None:
-    """However long ago."""
+    """The failure includes early messages about its value."""
     failure = watch(_break_late, 1, str(tmp_path)).failure
     assert "+ append [b'7.xx']" in failure
     assert "b'199.'" in failure
@@ -94,12 +94,12 @@ def test_failure_tells_what_was_said_about_its_value(tmp_path: Path) -> None:
 
 
 def test_case_that_goes_on_is_no_failure(tmp_path: Path) -> None:
-    """However long it takes in all."""
+    """The total time of a case that announces its steps is not limited."""
     assert watch(_slow, 1, str(tmp_path), quiet_s=1) == Said(8, "", {"steps": 8})
 
 
 def _strikes(call: object, lock: object) -> int:
-    """Interrupt a call at each of its instructions; how often the lock was left."""
+    """Interrupt a call at each of its instructions; how often the lock stayed held."""
     left = 0
     before = signal.getsignal(signal.SIGUSR2)
     try:
@@ -120,7 +120,7 @@ def _strikes(call: object, lock: object) -> int:
 
 def test_interrupts_strike_only_where_signals_are_handled() -> None:
     """A lock of the interpreter is entered and left in one step; a Condition is not."""
-    # The code of tests is not interrupted: this is none of theirs.
+    # The code of tests is not interrupted, so this code has another file name.
     scope: dict[str, object] = {"lock": threading.Lock()}
     scope["condition"] = threading.Condition(scope["lock"])  # type: ignore[arg-type]
     code = "def {0}():\n with {0}_:\n  len('')\n"
@@ -133,7 +133,8 @@ def test_interrupts_strike_only_where_signals_are_handled() -> None:
 
 
 def test_log_knows_what_may_be_there() -> None:
-    """Acknowledged is there; interrupted is there as a whole, or not; nothing else."""
+    """Acknowledged records are there; interrupted calls are there as a whole, or not;
+    there is nothing else."""
     log = Log("t", 0)
     log.told(0, b"0.")
     with pytest.raises(Broken, match="told twice"):
@@ -161,7 +162,7 @@ def test_log_knows_what_may_be_there() -> None:
 def test_scene_knows_that_no_record_goes_to_a_topic_made_anew(
     tmp_path: Path, fails: bool
 ) -> None:
-    """Topic.append looks for its partition behind the partitioner's call: that topic is
+    """Topic.append looks for its partition after the partitioner's call: the topic is
     another one by then."""
 
     def anew(plan: Plan) -> object:

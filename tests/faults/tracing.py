@@ -1,4 +1,4 @@
-"""Doing something between two lines, or two instructions, of the library."""
+"""Actions between two lines, or two instructions, of the library."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ __all__ = [
 
 _TESTS: Final = str(Path(__file__).resolve().parents[1])
 _LOGGING: Final = os.path.dirname(logging.__file__)
-# What `make_pending` makes pending.
+# The signal that `make_pending` makes pending.
 PENDING: Final = signal.SIGUSR2
 
 
 class _Signal(int):
-    # An attribute: unlike a call, that is no place where the interpreter looks.
+    # A property: unlike at a call, the interpreter does not look for signals there.
     fire = property(_thread.interrupt_main)
 
 
@@ -36,14 +36,14 @@ _SIGNAL: Final = _Signal(PENDING)
 
 
 def is_of_library(frame: FrameType | None) -> bool:
-    """Whether a frame is of the library, or of what that uses: not of the tests."""
+    """Whether a frame is of the library, or of code that it calls: not of the tests."""
     return frame is not None and not frame.f_code.co_filename.startswith(_TESTS)
 
 
 def may_raise_in(frame: FrameType | None) -> bool:
     """Whether a signal handler may raise there: in the library, and not inside of
-    Python's logging, which does not give its locks back then."""
-    # First: a signal that comes while this looks finds a frame of the tests.
+    Python's logging, which does not release its locks then."""
+    # Tested first: a signal that comes during this call finds a frame of the tests.
     if not is_of_library(frame):
         return False
     at = frame
@@ -63,19 +63,19 @@ def place_of(frame: FrameType | None) -> str:
 
 
 def make_pending() -> None:
-    """Called by a trace function as the last thing that it does: make a signal pending.
+    """Make a signal pending, as the last action of a trace function.
 
-    Its handler runs where the interpreter looks for signals next: in the code that is
-    traced, at a place where a signal that came now would be handled. Nothing is traced
-    from here on, since calling a trace function would be such a place; the handler may
-    begin again.
+    Its handler runs where the interpreter looks for signals next: in the traced code,
+    at a place where a signal that came now would be handled. Nothing is traced from
+    here on, since calling a trace function would be such a place; the handler may start
+    tracing again.
     """
     sys.settrace(None)
     _SIGNAL.fire  # noqa: B018
 
 
-# A fork waits for locks of these, by hooks of the interpreter: it never finds a thread
-# that holds one, and never comes from inside.
+# Modules whose locks a fork acquires by hooks of the interpreter: no thread holds one
+# at a fork, and no fork happens inside of them.
 _HELD_BY_FORKS: Final = ("importlib", "concurrent", "logging")
 
 
@@ -89,10 +89,10 @@ def _is_fork_waiting(frame: FrameType | None) -> bool:
 
 class AtLine:
     """A trace function that does something at the n-th line of the library, or the
-    first one behind it where a fork may be.
+    first one after it at which a fork is allowed.
 
     Attributes:
-        seen: lines, as far as it came.
+        seen: number of executed lines.
         place: the place of the action.
     """
 

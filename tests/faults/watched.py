@@ -1,7 +1,7 @@
 """Cases that may hang or kill their process: each in a separate child, watched.
 
-A case announces its next step (`Watch.say`). Where it says nothing for too long it
-hangs: that is a failure, which tells what was said last, and which thread waits where.
+A case announces its next step (`Watch.say`). A case that says nothing for too long
+hangs: that is a failure, with its last announcement, and a traceback of each thread.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from faults.workers import count_of_workers
 
 __all__ = ["Broken", "Said", "Watch", "Work", "run_cases", "scratch", "told", "watch"]
 
-# A case that says nothing for so long hangs. A machine that is busy takes its time.
+# A case without an announcement for this time hangs. Allows for a busy machine.
 QUIET_S = 12.0
-# Time that it waits for a processor does not count, up to so many times as long.
+# Time that it waits for a processor does not count, up to this multiple.
 _BUSY = 10
-# The seeds of one run: far enough apart that the runs of other days have others.
+# Distance of the seeds of one run: so large that runs of other days have other seeds.
 _STEP = 1_000_000_007
 _TEXT_BYTES = 4096
 _FRAMES = 7
@@ -52,9 +52,9 @@ class Said(NamedTuple):
     """Result of a case.
 
     Attributes:
-        done: how many calls it made that count.
-        failure: what was wrong; "" if nothing was.
-        notes: what else was counted.
+        done: number of calls that count.
+        failure: the problem; "" for none.
+        notes: other counts.
     """
 
     done: int
@@ -67,7 +67,7 @@ class Watch:
 
     Attributes:
         done: calls that count, so far.
-        notes: what else is counted.
+        notes: other counts.
     """
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class Watch:
         self.said: deque[str] = deque(maxlen=2_000)
 
     def say(self, text: str) -> None:
-        """About to do this."""
+        """Announce the next step."""
         self._count += 1
         self.said.append(text[:200])
         data = text.encode(errors="replace")[: _TEXT_BYTES - 24]
@@ -93,7 +93,7 @@ class Watch:
         self._shared[8:16] = count.to_bytes(8, "little")
 
     def last(self) -> tuple[int, str]:
-        """(how often something was said, what it was)."""
+        """(number of announcements, the last one)."""
         data = self._shared[:]
         text = data[24:].partition(b"\0")[0].decode(errors="replace")
         return int.from_bytes(data[:8], "little"), text
@@ -112,8 +112,8 @@ def run_cases(work: Work, count: int, seed: int, tally: Tally, *, each: int) -> 
 
     Args:
         work: runs the case of a seed in a directory; raises `Broken`.
-        seed: of the first case; that alone is run where `count` is 1.
-        each: about how many calls a case makes.
+        seed: of the first case; only that is run if `count` is 1.
+        each: approximate number of calls of a case.
     """
     context = multiprocessing.get_context("spawn")
     notes: Counter[str] = Counter()
@@ -150,18 +150,18 @@ def run_cases(work: Work, count: int, seed: int, tally: Tally, *, each: int) -> 
 
 def _begin() -> None:
     logging.disable(logging.CRITICAL)
-    # What is imported already need not be imported by each case.
+    # Modules imported here need not be imported by each case.
     with contextlib.suppress(ImportError):
         import pyarrow
 
-        # The first array has it import pandas, if there is one, under a lock of its own
-        # on which a signal handler that makes an array would wait for its own thread.
+        # The first array makes it import pandas, if installed, under its own lock, on
+        # which a signal handler that makes an array would wait for its own thread.
         pyarrow.array([b""], "binary")
     gc.freeze()
 
 
 def watch(work: Work, seed: int, folder: str, quiet_s: float | None = None) -> Said:
-    """Run the case of a seed in a child, and look after it."""
+    """Run the case of a seed in a child, and watch it."""
     own = Path(tempfile.mkdtemp(dir=folder))
     seen = Watch()
     reading, writing = os.pipe()
@@ -205,10 +205,10 @@ def _child(work: Work, seed: int, own: Path, seen: Watch, writing: int) -> None:
     except Broken as error:
         text = str(error)
     except BaseException as error:
-        # Not the library's: nobody expects it. Where it came from is what helps.
+        # Not an error of the library, so unexpected: its traceback helps.
         text = f"unexpected {told(error)}"
     try:
-        # What was done before it, for who looks into a failure.
+        # The steps before a failure, to explain it.
         before = _before(list(seen.said), text) if text else []
         answer = text[:1800], dict(seen.notes), before
         os.write(writing, json.dumps(answer).encode())

@@ -17,7 +17,7 @@ def count_of_workers() -> int:
 
 
 def spread(work: Callable[..., Any], tasks: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
-    """The result of `work(*task)` for each task, as they are done.
+    """The result of `work(*task)` for each task, in order of completion.
 
     Each worker is a new process with one thread, so it may fork.
     """

@@ -49,10 +49,10 @@ class Step(NamedTuple):
     """A step that was taken.
 
     Attributes:
-        name: which.
+        name: of the step.
         moments: of the disk while it ran.
-        during: what is promised while it runs.
-        after: and once it has returned.
+        during: the promises while it runs.
+        after: the promises once it has returned.
     """
 
     name: str
@@ -75,12 +75,12 @@ def _config(rng: random.Random) -> TopicConfig:
 
 
 class Program:
-    """A store, what happens to it, and what it has promised.
+    """A store, the calls and crashes of a program on it, and its promises.
 
     Attributes:
         disk: as the present process sees it.
-        promises: what must be found now.
-        harmless: labels of recovery that the program itself gives rise to.
+        promises: the required content now.
+        harmless: labels of recovery that the program itself causes.
         is_disk_full: a deletion continues without its state file, segment by segment.
     """
 
@@ -94,7 +94,7 @@ class Program:
         self._topics = topics
         self._seed = seed * 1000
         self._sequence = 0
-        # No thread serves others: what is repeated is the same.
+        # No thread serves others, so that the program is repeatable.
         self._config = StoreConfig(
             flush_checkpoint_ms=self.rng.choice((0, 0, 5000)), publish_for_others=False
         )
@@ -138,7 +138,7 @@ class Program:
             yield self._taken(name, getattr(self, f"do_{name}"))
 
     def _taken(self, name: str, call: Callable[[], None]) -> Step:
-        """Run a step; what is promised while it runs is known when it calls `began`."""
+        """Run a step; its promises while it runs are known when it calls `began`."""
         self._during = self.promises.copy()
         moments = self.disk.record()
         call()
@@ -173,7 +173,7 @@ class Program:
     # ------------------------------------------------------------ opening, closing
 
     def open(self) -> None:
-        """Open the store, and hold it against what was promised."""
+        """Open the store, and take its content as promised."""
         self.store = open_quietly(self.disk, config=self._config)
         self.store.recover()
         trouble = {
@@ -184,7 +184,7 @@ class Program:
         if not self.store._topics.writers.broken and not trouble:
             self.promises.settle(view_of(self.store))
             return
-        # Calls failed while it was opened: what could be opened is settled.
+        # Calls failed while it was opened: settle only the partitions that were opened.
         for name, topic in self.promises.topics.items():
             for number, log in enumerate(topic.logs if topic.is_certain else ()):
                 if (
@@ -213,14 +213,14 @@ class Program:
         self.restart(self.rng.choice(states)[1])
 
     def restart(self, nodes: Nodes) -> None:
-        """Continue with a disk that has these nodes, after a start of the machine."""
+        """Continue with a disk that has these nodes, after a restart of the machine."""
         self.disk.kill()
         clock = self.disk.medium.clock
         seed = self.rng.random().__hash__()
         self.disk = MemoryDisk(nodes, model=self.model, clock=clock, seed=seed)
 
     def reopened(self, store: Store) -> str:
-        """It continues with a store that others have opened; what does not work."""
+        """Continue with a store that others have opened; the problem, or ""."""
         self.store = store
         return ""
 
@@ -274,7 +274,7 @@ class Program:
     def _append_failed(
         self, log: Log, partition: Partition, error: LogStoreError
     ) -> None:
-        """All or nothing is in; nobody knows only where the undoing failed as well."""
+        """All or nothing is in; in doubt only if the undoing failed as well."""
         end, count = partition.end_offset, log.coming
         if count and end == len(log.records):
             assert isinstance(error, SyncFailedError), "it is in, and said to be not"
@@ -293,7 +293,7 @@ class Program:
         return range(first, first + count), magic, self._seed
 
     def do_append(self, durable: bool = False) -> None:
-        """One record."""
+        """Append one record."""
         picked = self.pick()
         if picked is None:
             return
@@ -317,7 +317,7 @@ class Program:
         self.do_append(durable=True)
 
     def do_append_many(self) -> None:
-        """Some records, now and then more than fit into a segment."""
+        """Append some records, now and then more than fit into a segment."""
         picked = self.pick()
         if picked is None:
             return
@@ -334,7 +334,7 @@ class Program:
         )
 
     def do_append_batches(self) -> None:
-        """Batches of a producer, of any format."""
+        """Append batches of a producer, of any format."""
         picked = self.pick()
         if picked is None:
             return
@@ -366,13 +366,13 @@ class Program:
         self.append(log, partition, records, lambda: partition.append_arrow(data))
 
     def do_publish(self) -> None:
-        """Records for some partitions at once; now and then it is said twice."""
+        """Publish to some partitions at once; now and then the same twice."""
         found = [one for one in self.partitions() if one[1].config.message_format]
         if not found:
             return
         count = self.rng.choice((1, 2, 2, 3))
         picked = self.rng.sample(found, min(len(found), count))
-        # With its files, if that is possible, or record by record.
+        # Adopt the staged files, if possible, or append record by record.
         way = adopting() if self.rng.random() < 0.5 else contextlib.nullcontext()
         late = contextlib.nullcontext() if self._sequence % 2 else copying()
         with way, late:
@@ -422,7 +422,7 @@ class Program:
         sequence: int,
         error: LogStoreError,
     ) -> None:
-        """Nothing is in; nobody knows only where the writers have ended."""
+        """Nothing is in; in doubt only if the writers have ended."""
         for log, partition in picked:
             end = partition.end_offset
             if end == len(log.records):
@@ -561,7 +561,7 @@ class Program:
             self.see()
 
     def do_housekeeping(self) -> None:
-        """Time goes by: syncs that are due, durable points, files that may go."""
+        """Advance the clock, and run due tasks: syncs, durable offsets, deletions."""
         self.disk.advance(self.rng.choice((0.06, 2, 90)))
         keeper = self.store._context.scheduler
         assert isinstance(keeper, HandKeeper)
@@ -571,7 +571,7 @@ class Program:
     # ------------------------------------------------------------ other programs
 
     def leave_leftovers(self) -> None:
-        """Files of a compaction of Kafka's, finished or not, and deleted ones."""
+        """Leave files of a compaction of Kafka's, finished or not, and deleted ones."""
         files = self.disk.tree()
         logs = [
             path.removesuffix(".log")
@@ -585,7 +585,7 @@ class Program:
         mates = [p for p in logs if p.startswith(folder) and p > path]
         added: dict[str, bytes] = {}
         if self.rng.random() < 0.5 and mates:
-            # A swap of a sealed segment whose content is the same.
+            # A swap file with the same content as its sealed segment.
             for suffix in (".log", ".index", ".timeindex"):
                 if path + suffix in files:
                     added[f"{path}{suffix}.swap"] = files[path + suffix]
@@ -598,7 +598,7 @@ class Program:
         self.rewrite(added, ())
 
     def forget_own_files(self) -> None:
-        """Leave the store as Kafka would: none of logstore's own files."""
+        """Leave the store like Kafka, without logstore's own files."""
         removed = [
             path
             for path in self.disk.tree()
@@ -607,7 +607,7 @@ class Program:
         self.rewrite({}, removed)
 
     def rewrite(self, added: dict[str, bytes], removed: list[str] | tuple[()]) -> None:
-        """Change files unnoticed by the store, which is closed, durably."""
+        """Change files of the closed store durably."""
         nodes = dict(self.disk.medium.nodes)
         for path in removed:
             *parents, name = path.split("/")

@@ -1,6 +1,6 @@
 """A legal identity (1 to 1000 characters) whose text has an unbalanced bracket, or 20
-digits behind a colon, comma or bracket, makes `.logstore-published` unreadable for the
-writer that wrote it: no later publication of anybody, and `published()` raises. Killed
+digits after a colon, comma or bracket, makes `.logstore-published` unreadable for the
+writer that wrote it: every later publication fails, and `published()` raises. Killed
 before the commit, it leaves a store that cannot be opened any more.
 
 Usage: python a01_identity_bricks_publishing.py

@@ -1,7 +1,7 @@
-"""append_many takes any iterable and walks it under the lock, behind the choice of the
-base offset. Where walking it appends to the same partition (a generator that notes bad
+"""append_many takes any iterable and walks it under the lock, after the choice of the
+base offset. If the iteration appends to the same partition (a generator that logs bad
 lines in the same log), both get the same offsets: acknowledged records become
-unreadable, and with a crash recovery cuts or refuses.
+unreadable, and after a crash recovery cuts or refuses.
 
 Usage: python a02_reentrant_append_many.py
 """

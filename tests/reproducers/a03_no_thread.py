@@ -1,7 +1,7 @@
-"""Where the background thread cannot be started (a limit on threads, or on memory), the
+"""If the background thread cannot be started (a limit on threads, or on memory), the
 first append raises RuntimeError although its record is in the log; a retry writes it a
 second time; no time-based sync ever runs; and close() raises RuntimeError without
-letting go of the lock.
+releasing the lock.
 
 Usage: python a03_no_thread.py
 """
@@ -17,7 +17,7 @@ path = tempfile.mkdtemp()
 store = logstore.open(path)
 p = store.create_topic("t", config=logstore.TopicConfig(flush_ms=200))[0]
 
-# As in a container with a small limit: no room for the stack of another thread.
+# Like a container with a small limit: no room for the stack of another thread.
 pages = pathlib.Path("/proc/self/statm").read_text().split()[0]
 used = int(pages) * resource.getpagesize()
 before = resource.getrlimit(resource.RLIMIT_AS)
@@ -30,7 +30,7 @@ except Exception as error:
     print("append raised", repr(error))
     if p.end_offset == 1:
         wrong.append(f"append raised {error!r} and its record is in the log")
-        p.append(b"one")  # a retry, as anybody would
+        p.append(b"one")  # an ordinary retry
         wrong.append(f"after a retry: {[r.value for r in p.read()]}")
 resource.setrlimit(resource.RLIMIT_AS, before)  # the shortage is over
 p.append(b"later")

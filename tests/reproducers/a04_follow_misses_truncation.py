@@ -1,6 +1,6 @@
-"""A follower that stands at the end does not notice that the log was truncated below it
-and has grown past it again between two of its looks: it goes on behind what it has, and
-the new records below never come. The contract: OffsetOutOfRangeError.
+"""A follower at the end does not notice that the log was truncated below its position
+and has grown past it again between two of its looks: it continues at its position, and
+never gets the new records below. The contract: OffsetOutOfRangeError.
 
 Usage: python a04_follow_misses_truncation.py [same|other]
 """
@@ -28,7 +28,7 @@ WRITER = textwrap.dedent("""
 
 
 def judge(name, seen, error):
-    """Either all the new records, or an error."""
+    """Check for either all new records, or an error."""
     new = [r.offset for r in seen if r.value == b"new"]
     if error is None and new != list(range(5, 15)):
         print(f"WRONG {name}: no error, and of the new records 5..14 came only {new}")

@@ -1,6 +1,6 @@
-"""follow(durable_only=True) in the writer's process burns a whole core while there is
-anything that is not durable yet; follow(isolation="read_committed") while a transaction
-is open. It waits for the end of the log to pass its offset, which it has already.
+"""follow(durable_only=True) in the writer's process burns a whole core while any record
+is not durable yet; follow(isolation="read_committed") while a transaction is open. It
+waits for the end of the log to pass its offset, which has already happened.
 
 Usage: python a05_follow_spins.py
 """

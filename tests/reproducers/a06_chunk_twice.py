@@ -1,6 +1,6 @@
 """A Chunk of fetch(isolation="read_committed") that is iterated a second time gives
-other records: those of aborted transactions as committed, or committed ones left out.
-The filter of the first pass is used up.
+other records: it includes records of aborted transactions, or leaves out committed
+ones. The filter of the first pass is used up.
 
 Usage: python a06_chunk_twice.py
 """

@@ -1,5 +1,5 @@
-"""Stage.finish() called twice names each staged log twice: publishing what the second
-call returned appends every record twice.
+"""Stage.finish() called twice names each staged log twice: publishing the result of the
+second call appends every record twice.
 
 Usage: python a07_finish_twice.py
 """

@@ -1,7 +1,7 @@
 """append_many walks a lazy iterable under the lock of its partition. The one background
 thread then waits for that lock, and with it the time-based syncs of all other
-partitions of the store: what they acknowledged is not durable after flush_ms, however
-long that takes.
+partitions of the store: their acknowledged records are not durable after flush_ms,
+however long that takes.
 
 Usage: python a08_slow_iterable.py
 """

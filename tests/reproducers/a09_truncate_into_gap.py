@@ -1,5 +1,5 @@
-"""truncate_to(an offset in a gap that compaction or repair left), then append: what
-offset is told, and what is in the log?
+"""truncate_to(an offset in a gap that compaction or repair left), then append: which
+offset is returned, and which record is in the log?
 
 Usage: python a09_truncate_into_gap.py
 """

@@ -1,6 +1,6 @@
 """offset_for_time (and a `start` or `stop` that is a datetime) looks into segments that
-a publication has made and not committed: it tells an offset behind the end, of records
-that may be taken back. In the same process and in another.
+a publication has made and not committed: it returns an offset beyond the end, of
+records that may be taken back. In the same process and in another.
 
 Usage: python a10_time_lookup_dirty.py
 """

@@ -1,7 +1,6 @@
-"""append_batches takes a batch of magic 2 whose header says another largest timestamp
-than its records have (a broker puts that right, and so does logstore for magic 1):
-lookups by time then miss records without an error, and retention and rolls by time go
-wrong.
+"""append_batches takes a batch of magic 2 whose header has another largest timestamp
+than its records (a broker corrects that, and so does logstore for magic 1): lookups by
+time then miss records without an error, and retention and rolls by time go wrong.
 
 Usage: python a11_lying_max_timestamp.py
 """

@@ -1,6 +1,6 @@
-"""With isolation="read_committed" every fetch, every read that does not begin at the
-start of the log, and every look of a follower walks over the whole log first (for the
-last stable offset), with checksums: a loop over fetch is quadratic, and an idle
+"""Every fetch with isolation="read_committed", every such read that does not begin at
+the start of the log, and every look of a follower walks over the whole log first (for
+the last stable offset), with checksums: a loop over fetch is quadratic, and an idle
 follower reads the log again and again.
 
 Usage: python a12_read_committed_cost.py [MiB, 200]

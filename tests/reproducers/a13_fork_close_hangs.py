@@ -1,6 +1,6 @@
 """A fork while another thread holds the lock of the store (create_topic, delete_topic,
 recover): the child that leaves `with logstore.open(...)`, or calls close(), waits for
-ever for a lock whose holder is not there.
+ever for a lock whose holder does not exist there.
 
 Usage: python a13_fork_close_hangs.py
 """

@@ -1,5 +1,5 @@
-"""Deleting a topic whose partitions somebody still refers to takes all descriptors that
-the process may have but a few, and keeps them.
+"""Deleting a topic whose partitions are still referenced takes nearly all descriptors
+that the process may have, and keeps them.
 
 Usage: python a15_limit_of_open_files.py
 """

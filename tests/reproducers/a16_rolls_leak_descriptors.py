@@ -1,5 +1,5 @@
 """A writer that only appends keeps the descriptor of every segment it ever rolled:
-max_open_files bounds what is opened for reading, not what a roll hands over. At the
+max_open_files bounds files opened for reading, not those that a roll hands over. At the
 limit of the process (1024 is the usual one) appends fail with "Too many open files".
 
 Usage: python a16_rolls_leak_descriptors.py

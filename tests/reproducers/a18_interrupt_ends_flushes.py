@@ -13,8 +13,8 @@ import logstore
 
 
 def attempt(spare):
-    """Append where the stack has room for `spare` more calls; (raised, in the log, "
-    "synced)."""
+    """Append with room for `spare` more calls on the stack; (raised, in the log,
+    synced)."""
     with tempfile.TemporaryDirectory() as path, logstore.open(path) as store:
         p = store.create_topic("t", config=logstore.TopicConfig(flush_ms=50))[0]
         for _ in range(2):  # so that all is warm, and nothing is scheduled

@@ -1,7 +1,6 @@
-"""A signal handler that appends while the main thread
-appends to the same partition: it is let in, as the lock is re-entrant. Records that
-were acknowledged are overwritten, without an error to anybody, or the partition ends. A
-refusal would cost one comparison.
+"""A signal handler appends while the main thread appends to the same partition: it is
+let in, as the lock is re-entrant. Acknowledged records are overwritten without an
+error, or the partition ends. A refusal would cost one comparison.
 
 Usage: python a19_signal_handler_appends.py [seconds, 20]
 """
@@ -20,7 +19,7 @@ logging.disable(logging.CRITICAL)
 
 
 def attempt(path):
-    """(appends, offsets told twice, acknowledged records that are not there, errors)"""
+    """(appends, offsets returned twice, acknowledged records not in the log, errors)"""
     store = logstore.open(path)
     p = store.create_topic("t")[0]
     told = collections.defaultdict(list)

@@ -1,6 +1,6 @@
-"""append_arrow believes the positions of a binary column. A record batch that came over
+"""append_arrow trusts the positions of a binary column. A record batch that came over
 IPC or the C interface is not validated by pyarrow; one whose positions lead outside of
-its data makes logstore write what lies behind it in memory into the log, or crash.
+its data makes logstore write the memory after it into the log, or crash.
 
 Usage: python a20_arrow_not_validated.py
 """

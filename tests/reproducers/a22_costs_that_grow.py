@@ -1,6 +1,6 @@
-"""Costs that grow with what is there: a roll with the number of segments, create_topic
-with the number of topics, delete_before inside a segment with the number of partitions.
-Each writes or looks at all of it.
+"""Costs that grow with the store: a roll with the number of segments, create_topic with
+the number of topics, delete_before inside a segment with the number of partitions. Each
+writes or looks at all of them.
 
 Usage: python a22_costs_that_grow.py [directory, best on a tmpfs]
 """

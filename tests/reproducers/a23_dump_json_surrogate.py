@@ -1,5 +1,5 @@
 """One record whose value is a JSON text with a lone surrogate ends `logstore-dump
-records --payload json`: nothing behind it is shown. And --format jsonl prints NaN and
+records --payload json`: no later record is shown. And --format jsonl prints NaN and
 Infinity, which no JSON parser but Python's takes.
 
 Usage: python a23_dump_json_surrogate.py

@@ -1,6 +1,6 @@
 """A follower in another process, or `logstore-dump tail -f`, whose topic is deleted and
-created again between two of its looks, goes on in the new topic at the old offset: what
-the new one has below it never comes, and there is no error. The contract:
+created again between two of its looks, continues in the new topic at the old offset: it
+never gets the new records below, and there is no error. The contract:
 PartitionNotFoundError.
 
 Usage: python a24_follow_misses_recreation.py

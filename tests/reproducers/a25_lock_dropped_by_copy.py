@@ -1,8 +1,8 @@
 """Anything in the writer's process that opens and closes the file `.lock`
 (shutil.copytree, tarfile, a scan for viruses) drops the lock, as POSIX locks are
 (docs/operations.md, Backup, warns of it): a second writer gets in, and each overwrites
-what the other acknowledged as durable. A flock on the same descriptor, beside Kafka's
-lock, would keep logstore out.
+what the other acknowledged as durable. A flock on the same descriptor, in addition to
+Kafka's lock, would keep logstore out.
 
 Usage: python a25_lock_dropped_by_copy.py
 """

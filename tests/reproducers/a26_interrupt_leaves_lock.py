@@ -1,6 +1,6 @@
 """An interrupt (Ctrl-C, an alarm that raises) that arrives just as a call has entered
 one of logstore's Conditions (or Events) leaves that locked: `with condition` calls a
-Python function, which can be interrupted behind the acquisition. Each later flush,
+Python function, which can be interrupted after the acquisition. Each later flush,
 durable append, time-based sync, and close() of the store then waits for ever.
 
 Usage: python a26_interrupt_leaves_lock.py [flush|append [seconds, 60]]

@@ -1,6 +1,6 @@
 """The same in Store.publish: ExitStack.enter_context is a Python function, so an
-interrupt behind the acquisition leaves the lock of a partition to the interrupted
-thread. Its time- based sync, and close(), then wait for ever.
+interrupt after the acquisition leaves the lock of a partition to the interrupted
+thread. Its time-based sync, and close(), then wait for ever.
 
 Usage: python a27_interrupt_leaves_publish_locks.py [seconds, 100]
 """
@@ -38,7 +38,7 @@ deadline, interrupts, rounds = time.monotonic() + seconds, 0, 0
 
 
 def first_held():
-    """The partition whose locks this thread, which does nothing now, still has."""
+    """The partition whose locks this idle thread still holds."""
     free = []
 
     def look():

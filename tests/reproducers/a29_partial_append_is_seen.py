@@ -1,8 +1,7 @@
 """A large append_many that is interrupted is undone, but a follower in another process
 has been given its first records meanwhile ("all or nothing ... also for readers in
-other processes"). Where the log has grown past them again, the follower is told
-nothing: it has records that were never appended, and lacks those that have their
-offsets now.
+other processes"). If the log has grown past them again, the follower gets no error: it
+has records that were never appended, and lacks the records that have their offsets now.
 
 Usage: python a29_partial_append_is_seen.py
 """
@@ -42,7 +41,7 @@ def handler(*_):
 
 signal.signal(signal.SIGALRM, handler)
 with tempfile.TemporaryDirectory() as path, logstore.open(path) as store:
-    # No sync by number: an interrupt in that comes when all is in.
+    # No sync by number of records: an interrupt in it comes after the whole append.
     config = logstore.TopicConfig(flush_messages=100_000_000)
     p, other = store.create_topic("t", 2, config).partitions
     follower = subprocess.Popen(

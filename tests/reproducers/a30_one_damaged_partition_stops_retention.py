@@ -1,6 +1,6 @@
-"""One damaged partition keeps retention (and Topic.flush) from all that come behind it:
-the loop ends at the first error, each time. The disk fills up with what the others
-should let go. The contract: a damaged partition ... the others work.
+"""One damaged partition keeps retention (and Topic.flush) from all later partitions:
+the loop ends at the first error, each time. The disk fills up with records that the
+others should delete. The contract: a damaged partition ... the others work.
 
 Usage: python a30_one_damaged_partition_stops_retention.py
 """

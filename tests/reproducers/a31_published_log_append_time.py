@@ -1,6 +1,6 @@
-"""What is published into a topic with message_timestamp_type=LogAppendTime ("always the
-time of the append") has the time of its staging, which may be hours before: times fall
-along the log, and a consumer that goes on by time misses those records.
+"""Records published into a topic with message_timestamp_type=LogAppendTime ("always the
+time of the append") have the time of their staging, which may be hours before: times
+fall along the log, and a consumer that continues by time misses those records.
 
 Usage: python a31_published_log_append_time.py
 """

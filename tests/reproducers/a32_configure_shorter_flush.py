@@ -1,6 +1,6 @@
-"""Topic.configure with a shorter flush_ms does not count while a sync of the old,
-longer one is waiting: what is appended then is not durable after the new time, but
-after the old.
+"""Topic.configure with a shorter flush_ms has no effect while a sync of the old, longer
+one is waiting: records appended then are not durable after the new time, but after the
+old one.
 
 Usage: python a32_configure_shorter_flush.py
 """

@@ -1,5 +1,5 @@
-"""verify ("may run while a writer ... works on the store") of a sound store calls it
-damaged where a topic is created or deleted meanwhile: "lost-segment ... is gone",
+"""verify ("may run while a writer ... works on the store") of an intact store calls it
+damaged if a topic is created or deleted meanwhile: "lost-segment ... is gone",
 "unreadable".
 
 Usage: python a33_verify_false_alarm.py [seconds, 15]

@@ -1,6 +1,6 @@
 """Spark source: retention between a task's look at the start of the log and its first
 read fails the task with OffsetOutOfRangeError, also with failOnDataLoss=false: the read
-is made outside of the `try` that knows what to do about it.
+is made outside of the `try` that handles it.
 
 Usage: python a35_spark_retention_race.py (needs pyspark, starts no JVM)
 """
@@ -23,7 +23,7 @@ with tempfile.TemporaryDirectory() as path, logstore.open(path) as store:
         real = reader.topic("t")[0]
 
         class Beside:
-            """The partition; the owner's retention comes behind the look at the end."""
+            """The partition; the owner's retention runs after the look at the end."""
 
             def __getattr__(self, name):
                 value = getattr(real, name)

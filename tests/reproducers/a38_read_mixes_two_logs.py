@@ -1,6 +1,6 @@
-"""A read, read_batches or read_arrow that has begun, truncate_to below where it stands,
-and appends past it: the read goes on without an error, in the new log. It has delivered
-records that are no more, and leaves out those that have their offsets now.
+"""A read, read_batches or read_arrow that has begun, truncate_to below its position,
+and appends past it: the read continues without an error, in the new log. It has
+delivered records that are gone, and leaves out the records that have their offsets now.
 
 Usage: python a38_read_mixes_two_logs.py
 """

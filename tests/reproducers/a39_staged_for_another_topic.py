@@ -1,5 +1,5 @@
-"""What was staged for a topic that is deleted and created again is published into the
-new one, and not held against its settings: a batch beyond its max_message_bytes gets
+"""Records staged for a topic that is deleted and created again are published into the
+new one, and not checked against its settings: a batch beyond its max_message_bytes gets
 in. The same with settings that were changed between stage and publish.
 
 Usage: python a39_staged_for_another_topic.py

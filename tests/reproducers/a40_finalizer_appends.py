@@ -1,6 +1,6 @@
 """A finalizer (`__del__`, weakref.finalize) that appends is run by the garbage
 collector at any allocation, so also in the middle of an append of the same thread. It
-is let in: the same offsets are written twice, and what was acknowledged cannot be read.
+is let in: the same offsets are written twice, and acknowledged records cannot be read.
 No signal, no thread. (A logging handler that appends is enough: asyncio and
 ResourceWarning log from finalizers.)
 
@@ -18,14 +18,14 @@ logging.disable(logging.CRITICAL)
 
 
 class Connection:
-    """Notes in the log that it was dropped."""
+    """Appends to the log when it is dropped."""
 
     def __init__(self):
         self.me = self  # a cycle: the collector finds it
 
     def __del__(self):
         if not done:
-            # No more objects than this: they decide when the collector runs.
+            # Bounds the number of objects, which decides when the collector runs.
             try:  # noqa: SIM105
                 of_finalizers.append(p.append(b"dropped"))
             except logstore.errors.ReentrantCallError:

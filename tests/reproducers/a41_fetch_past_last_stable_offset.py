@@ -1,7 +1,7 @@
 """fetch(isolation="read_committed") in a loop goes past the last stable offset: the
-chunk's next_offset lies behind the first record of an open transaction, so that a
-consumer which goes on there never gets what commits later. Seen in 2 of 400 random logs
-of three producers; both are in a41_logs, as a broker would have left them.
+chunk's next_offset is beyond the first record of an open transaction, so that a
+consumer which continues there never gets records that commit later. Seen in 2 of 400
+random logs of three producers; both are in a41_logs, as a broker would have left them.
 
 Usage: python a41_fetch_past_last_stable_offset.py
 """

@@ -1,5 +1,5 @@
-"""What some of the programs here have in common: their last line, a read, a topic that
-is made again.
+"""Helpers that several programs here share: their last line, a read, a topic that is
+created again.
 """
 
 import os

@@ -1,7 +1,6 @@
-"""With `compaction_ms`, one damaged partition keeps all others from being compacted,
-for ever. Its failure is raised in the compaction of the next partition, which then
-counts as failed too, and so on. The message names the wrong topics and grows in each
-round.
+"""One damaged partition keeps all others from being compacted with `compaction_ms`, for
+ever. Its failure is raised in the compaction of the next partition, which then counts
+as failed too, and so on. The message names the wrong topics and grows in each round.
 
 Usage: python e08_background_compaction_of_all_stops.py
 """

@@ -1,7 +1,7 @@
 """Two threads append durably to one partition. A segment is rolled while the sync of
 the other thread is under way: the process ends with SIGSEGV. After a sync, which gives
 the interpreter's lock away, the C code reads the index of the prepared records without
-a check that they are still those of its mark; the roll has cleared them.
+a check that they still belong to its mark; the roll has cleared them.
 
 Usage: python k01_segv_durable_roll.py [directory [seconds]]
 """

@@ -120,7 +120,7 @@ def make(store, segments, **kw):
     return s, p
 
 
-# What frees space. Each is called on a store that was made before the disk was full.
+# Calls that free space. Each is made on a store from before the disk was full.
 def delete_before(s, p):
     p.delete_before(p.segments[-2].base_offset)
 
@@ -153,7 +153,7 @@ def close_open_delete(s, p):
 
 
 def called(call, kind, segments):
-    """The store, what the call said, and the free space before it."""
+    """The store, the result of the call, and the free space before it."""
     settings = {"cleanup_policy": "compact"} if call is compact else {}
     s, p = make(store, segments, **settings)
     fill(kind)
@@ -251,7 +251,7 @@ MAY_FAIL = (roll, compact, repair_cut, commit_of_a_group)
 
 
 def afterwards(s):
-    """Whether all is well as soon as there is room again."""
+    """Whether everything works as soon as there is room again."""
     said = []
     try:
         if s is not None:
@@ -283,7 +283,7 @@ def unmount():
 
 
 def one(call, kind, segments):
-    """(What the call said, bytes and inodes that it freed, what came afterwards.)"""
+    """(Result of the call, bytes and inodes that it freed, problems afterwards.)"""
     if call in CALLS:
         s, result, before = called(call, kind, segments)
     else:

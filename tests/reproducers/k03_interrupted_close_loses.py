@@ -57,7 +57,7 @@ def interrupted(call, function, line_has):
 
 
 class Full(Files):
-    """The disk is full at the n-th write from now on."""
+    """Make the disk full at the n-th write from now on."""
 
     left = 0
 

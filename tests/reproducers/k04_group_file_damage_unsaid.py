@@ -2,8 +2,8 @@
 another log has its name. `committed()` before the first poll returns None or an older
 offset, and `reset_offsets` raises GroupNotFoundError; a dry run of it returns an older
 offset. A file of whole batches without one record of a group passes for a new group:
-`poll` begins by `reset`. `poll` and `commit` raise CorruptCheckpointError for the
-others, as they should.
+`poll` begins by `reset`. `poll` and `commit` correctly raise CorruptCheckpointError for
+the others.
 
 Usage: python k04_group_file_damage_unsaid.py
 """

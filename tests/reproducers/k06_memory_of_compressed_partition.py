@@ -1,5 +1,5 @@
-"""Each partition that one record was written to keeps far more memory than 20 KiB if
-its format is a compressed one.
+"""Each partition with a single written record keeps far more memory than 20 KiB if its
+format is a compressed one.
 
 Usage: python k06_memory_of_compressed_partition.py [partitions, 400]
 """

@@ -1,7 +1,7 @@
 """Real timers interrupt `publish()` two or three times within a millisecond. After
-`close()` and opening again, the records of one of its partitions are there and those of
-the other are not, and `published()` says that nothing was published. A publication is
-there as a whole or not at all.
+`close()` and opening again, one of its partitions has its records and the other does
+not, and `published()` says that nothing was published. A publication is there as a
+whole or not at all.
 
 Usage: python k09_interrupted_publish_in_part.py [seconds [seed]]
 """

@@ -1,5 +1,5 @@
 """The offset of the last durable batch is altered after the store was closed, or its
-writer killed: no checksum covers it. The next opening takes appends behind it, reads
+writer killed: no checksum covers it. The next opening takes appends after it, reads
 end there, and `verify` calls the new, intact record damaged.
 
 Usage: python k15_append_behind_an_altered_offset.py
@@ -32,7 +32,7 @@ def make(path, magic, codec, kill):
 
 
 def alter(file, by):
-    """The offset of the last batch; returns the position of that."""
+    """Alter the offset of the last batch; return the position of the batch."""
     with open(file, "r+b") as log:
         data, pos, last = log.read(), 0, 0
         while pos < len(data):

@@ -1,5 +1,5 @@
-"""As r02, with two segments and the damage (a batch that is there twice) in the second
-one: the second opening cuts the intact batches after it.
+"""The same as r02, with two segments and the damage (a batch that is there twice) in
+the second one: the second opening cuts the intact batches after it.
 
 Usage: python r04_damage_forgotten_last_segment.py
 """

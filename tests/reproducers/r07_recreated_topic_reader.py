@@ -1,4 +1,4 @@
-"""As r06: a reader and the writer disagree about the start and the end of the new,
+"""Like r06: a reader and the writer disagree about the start and the end of the new,
 empty partition.
 
 Usage: python r07_recreated_topic_reader.py

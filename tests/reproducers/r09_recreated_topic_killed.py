@@ -1,4 +1,4 @@
-"""As r06, and the process is killed before the first append: the empty partition was
+"""Like r06, and the process is killed before the first append: the empty partition was
 [0, 0) and begins at 70 after the next opening.
 
 Usage: python r09_recreated_topic_killed.py

@@ -1,5 +1,5 @@
-"""As r12, in a compacted topic: a compaction, which Kafka does (it rewrites the batch),
-stops at the wrapper each time.
+"""Like r12, in a compacted topic: a compaction stops at the wrapper each time. Kafka
+compacts it (it rewrites the batch).
 
 Usage: python r14_wrapper_of_another_magic_compaction.py
 """

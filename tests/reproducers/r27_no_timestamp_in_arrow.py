@@ -1,6 +1,6 @@
-"""A message of magic 1 has no timestamp (-1), as brokers store those of clients before
-0.10. Record.timestamp is None, the command line prints "-", and JSON and CSV have null;
-the column of Arrow has 1969-12-31 23:59:59.999.
+"""A message of magic 1 has no timestamp (-1), as brokers store messages of clients
+before 0.10. Record.timestamp gives None, the command line prints "-", and JSON and CSV
+have null; the column of Arrow has 1969-12-31 23:59:59.999.
 
 Needs pyarrow.
 

@@ -1,6 +1,6 @@
 """A batch of a broker's log is out of order, with the right checksum. The format
-logstore raises CorruptRecordError. The reader in Java returns the rows without those of
-one batch, and no error.
+logstore raises CorruptRecordError. The reader in Java returns all rows except those
+from one batch, and no error.
 
 Needs pyspark and the jar of logstore.
 

@@ -1,5 +1,5 @@
 """A topic is deleted and created again under a consumer with `assign`. Each later
-commit returns, and does not count: `committed()` is None, and after a restart all
+commit returns, and does not count: `committed()` returns None, and after a restart all
 records come again. With transactions the output of all records of the new topic is
 published twice, without an error.
 

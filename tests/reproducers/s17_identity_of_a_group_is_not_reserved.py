@@ -33,7 +33,7 @@ def publish(path):
 
 
 def try_to_publish(path):
-    """A refusal is what is to be: nothing is published then."""
+    """Publish; a refusal is correct, and publishes nothing."""
     with contextlib.suppress(ls.ConfigError):
         publish(path)
 

@@ -57,6 +57,6 @@ def outcome(call):
 
 
 def end(wrong, text):
-    """The last line and the status, without the end of a JVM that may hang."""
+    """Print the last line and exit, without waiting for a JVM that may hang."""
     print(f"{'WRONG' if wrong else 'OK'}: {text}", flush=True)
     os._exit(bool(wrong))

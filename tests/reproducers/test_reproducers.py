@@ -1,14 +1,14 @@
-"""Programs that once showed a mistake of logstore's, one each: they show none today.
+"""Programs that each showed a mistake of logstore once: they show none today.
 
-The head of each says what went wrong. Each is a whole program, that a person can run
-(`python tests/reproducers/a01_*.py`): it prints WRONG or OK for what it tries, and ends
-with status 1 or 0. Here they run in processes of their own, for a shorter time than by
-hand where they look for something rare; LOGSTORE_REPRODUCERS=long gives them the time
-that they ask for.
+The docstring of each says what went wrong. Each is a whole program that a person can
+run (`python tests/reproducers/a01_*.py`): it prints WRONG or OK for each attempt, and
+exits with status 1 or 0. Here each runs in its own process, for a shorter time than by
+hand if it looks for something rare; LOGSTORE_REPRODUCERS=long gives them the time that
+they ask for.
 
-The letters are those of the attacks: a, an attack on all of logstore; k, checks from
-outside; r, situations of public bug reports; s, services; e, the engine and Spark.
-Programs of one attack share `common.py`, `kbatch.py` and `sparkling.py`.
+The letters name the attacks: a, an attack on all of logstore; k, checks from outside;
+r, situations of public bug reports; s, services; e, the engine and Spark. Programs of
+one attack share `common.py`, `kbatch.py` and `sparkling.py`.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ HERE = Path(__file__).parent
 SCRIPTS = sorted(HERE.glob("[aekrs][0-9][0-9]_*.py"))
 SOURCES = Path(logstore.__file__).parents[1]
 
-# What is still wrong: the rule that each of these programs shows to be broken. One that
+# Open mistakes: the rule that each of these programs shows to be broken. A program that
 # finds nothing fails here, so that its entry is removed.
 XFAIL: dict[str, str] = {}
-# As before, where it is a matter of luck whether the program finds it.
+# The same for programs that find their mistake only by luck.
 XFAIL_BY_LUCK = {
     "k09_interrupted_publish_in_part": (
         "after an interrupt a publication is done or undone; real timers"
@@ -49,8 +49,8 @@ LONG = {
     "a26_interrupt_leaves_lock": [["flush"], ["append"]],
     "k08_jvm_reader_hides_errors": [["register"], ["session_defaults"], ["both"]],
 }
-# Some seconds or more, or much memory: at the level "all" only. What each of them
-# found has a test of its own, too.
+# Some seconds or more, or much memory: at the level "all" only. Each mistake that they
+# found has another test, too.
 SLOW = {
     "a05_follow_spins",
     "a08_slow_iterable",
@@ -110,8 +110,8 @@ NEEDS = {
     "r29_java_reader_leaves_out": "spark",
     "s16_owner_opened_on_a_full_disk": "mounts",
 }
-# These make thousands of files, or large ones, and have nothing to do with how long a
-# sync takes.
+# These make thousands of files, or large ones, and do not depend on the duration of a
+# sync.
 IN_MEMORY = {
     "a14_reader_beside_big_deletion",
     "a15_limit_of_open_files",
@@ -127,11 +127,11 @@ IN_MEMORY = {
 MEMORY = "/dev/shm"
 SECONDS = 240
 
-# What a script is told where there is little time; without arguments it takes longer.
+# Arguments of a script if there is little time; without arguments it takes longer.
 SHORT = {
     "a12_read_committed_cost": [["100"]],
     "a19_signal_handler_appends": [["5"]],
-    # Where a sync costs nothing: this is about what logstore does itself.
+    # In memory, so that a sync costs nothing: this is about logstore's own work.
     "a22_costs_that_grow": [[MEMORY] if os.path.isdir(MEMORY) else []],
     "a26_interrupt_leaves_lock": [["flush", "10"], ["append", "5"]],
     "a27_interrupt_leaves_publish_locks": [["10"]],
@@ -144,7 +144,7 @@ SHORT = {
     "s04_interrupted_commit_keeps_the_store_locked": [["25"]],
     "s11_consumer_waits_for_its_own_process": [["3"]],
 }
-# What `a21` takes at its largest, bytes.
+# Bytes of memory that `a21` needs.
 LARGE = 12 << 30
 
 is_long = os.environ.get("LOGSTORE_REPRODUCERS") == "long"
@@ -218,7 +218,7 @@ def test_what_once_went_wrong_is_right(
     tmp_path: Path,
     request: pytest.FixtureRequest,
 ) -> None:
-    """The program finds nothing wrong."""
+    """The program finds no mistake."""
     needed = NEEDS.get(script.stem)
     if needed is not None and not _is_there(needed):
         pytest.skip(f"needs {NAMES.get(needed, needed)}")
@@ -230,7 +230,7 @@ def test_what_once_went_wrong_is_right(
         folder = Path(tempfile.mkdtemp(prefix="reproducer-", dir=MEMORY))
         request.addfinalizer(lambda: shutil.rmtree(folder, ignore_errors=True))
     begin = time.monotonic()
-    # What it leaves behind, killed or not, goes with the test's directory.
+    # Files that it leaves, killed or not, are removed with the test's directory.
     process = subprocess.Popen(
         [sys.executable, script, *arguments],
         env={
@@ -255,7 +255,7 @@ def test_what_once_went_wrong_is_right(
     text = f"{script.name} {' '.join(arguments)}: {said}\n{out}"
     if "WRONG" in out:
         pytest.fail(text, pytrace=False)
-    # A program that cannot find out is no expected failure.
+    # A program that could not run its check is no expected failure.
     assert said == "status 0", text
 
 

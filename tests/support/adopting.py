@@ -14,7 +14,7 @@ __all__ = ["adopting", "copying"]
 
 @contextlib.contextmanager
 def adopting() -> Iterator[None]:
-    """If possible, that is for magic 2. For the whole process."""
+    """Adopt each staged file whole if possible (magic 2). For the whole process."""
     with (
         mock.patch.object(staging, "OWN_FILE_BYTES", 1),
         mock.patch.object(adoption, "ADOPT_BYTES_MIN", 1),
@@ -26,7 +26,7 @@ def adopting() -> Iterator[None]:
 
 @contextlib.contextmanager
 def copying() -> Iterator[None]:
-    """No staged file is small: it is read when its records are appended, not when it is
-    checked. For the whole process."""
+    """Treat no staged file as small: each is read when its records are appended, not
+    when it is checked. For the whole process."""
     with mock.patch.object(staged_files, "_SMALL_BYTES", 0):
         yield

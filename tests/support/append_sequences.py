@@ -1,4 +1,4 @@
-"""Random sequences of appends, from a seed, and what logstore makes of them.
+"""Random sequences of appends, from a seed, and the logs that logstore writes for them.
 
 A sequence has the settings of a topic and calls in phases. Between two phases the store
 is closed and opened again, or killed.
@@ -34,15 +34,15 @@ __all__ = [
     "without_epochs",
 ]
 
-# How the timestamps of the records go on; with "some", some have none; with "leaps",
-# they leap over the time that a segment lasts.
+# Sequences of record timestamps; with "some", some records lack one; with "leaps",
+# they jump over the time that a segment lasts.
 TIMES = ("rising", "equal", "disorder", "none", "some", "leaps")
 START_MS = 1_700_000_000_000
 SUFFIXES = (".log", ".index", ".timeindex")
 _GZIP = 1
 _CALLS_MIN = 20
 _NO_ROLL_MS = 7 * 24 * 3600 * 1000
-# At most, of a batch or message without its rows, and of a row without key and value.
+# Maximum sizes: of a batch or message without its rows, of a row without key and value.
 _HEADER_BYTES, _ROW_BYTES = 61, 40
 
 
@@ -59,7 +59,7 @@ class AppendCall(NamedTuple):
 
     Attributes:
         way: the name of the method.
-        codec: of what is given to `append_batches`: 0 none, 1 gzip.
+        codec: of the batches for `append_batches`: 0 none, 1 gzip.
         batches: in magic 2, how many of them; the rows are shared out.
     """
 
@@ -258,7 +258,7 @@ def random_sequence(
 
 
 def _most_bytes(call: AppendCall) -> int:
-    """No batch of a call is larger."""
+    """Upper bound of the size of each batch of a call."""
     return _HEADER_BYTES * call.batches + sum(
         _ROW_BYTES + len(row.key or b"") + len(row.value or b"") for row in call.rows
     )
@@ -321,8 +321,8 @@ class Replay:
             store.recover()
 
     def rebuild(self, sequence: AppendSequence, offset: int) -> None:
-        """Rebuild the indexes of the closed log, from the segment on that has an
-        offset, or ends there."""
+        """Rebuild the indexes of the closed log, starting with the segment that
+        contains an offset, or ends there."""
         logs = logs_in(self.partition(sequence))
         bases = [int(log.name[:20]) for log in logs]
         first = max((base for base in bases if base <= offset), default=0)

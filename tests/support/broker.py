@@ -1,4 +1,4 @@
-"""Steps of a broker on a log, like those of Kafka's log cleaner and replicas."""
+"""Steps of a broker on a log, as Kafka's log cleaner and replicas take them."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ MARKER = (b"\0\0\0\1", bytes(6))
 
 
 def foreign(path: Path) -> Path:
-    """Leave nothing in a store that is logstore's own: a broker has it now. Returns the
-    directory of the partition ``orders-0``."""
+    """Remove logstore's own files from a store, as if a broker had written it. Returns
+    the directory of the partition ``orders-0``."""
     for own in [*path.glob(".logstore*"), *path.glob("*-0/.logstore*")]:
         own.unlink()
     return path / "orders-0"
@@ -45,8 +45,8 @@ def compaction(
     *,
     is_late: bool = True,
 ) -> list[Callable[[], None]]:
-    """Segments (by base offset) become one, with the batches to keep (by their number
-    in the segment), under the name of the first: the steps, in order.
+    """Steps, in order, that replace segments (by base offset) by one under the name of
+    the first, with the batches to keep (by their number in the segment).
 
     With `is_late`, the old files stay, as ``.deleted``.
     """
@@ -96,7 +96,7 @@ def with_epoch(batch: bytes, offset: int, epoch: int) -> bytes:
 
 
 def _empty_indexes(partition: Path) -> None:
-    """Empty the indexes, as a broker does whose logs were rewritten."""
+    """Empty the indexes, like a broker that has rewritten its logs."""
     for log in logs_in(partition):
         for suffix in _SUFFIXES[1:]:
             log.with_suffix(suffix).write_bytes(b"")
@@ -105,9 +105,9 @@ def _empty_indexes(partition: Path) -> None:
 
 
 def with_transactions(partition: Path, every: int) -> None:
-    """Make all batches of magic 2, which have one record each, those of one producer's
-    transactions: each `every`-th (with `MARKER` as its record) is the marker that
-    commits those before it."""
+    """Turn all batches of magic 2, which have one record each, into transactions of one
+    producer: each `every`-th (with `MARKER` as its record) is the marker that commits
+    the batches before it."""
     for log in logs_in(partition):
         data, made = log.read_bytes(), b""
         for frame in frames(log):
@@ -123,8 +123,8 @@ def with_transactions(partition: Path, every: int) -> None:
 def with_random_transactions(
     partition: Path, rng: random.Random, ends: float = 0.4
 ) -> None:
-    """Make batches of magic 2 those of up to four producers, or of none: those with one
-    record are, with the probability `ends`, markers that commit or abort an open
+    """Assign batches of magic 2 to up to four producers, or to none: batches with one
+    record become, with the probability `ends`, markers that commit or abort an open
     transaction. The last transactions may stay open."""
     open_producers: set[int] = set()
     for log in logs_in(partition):

@@ -2,8 +2,8 @@
 
 Each record has its number in its first header, or before a colon in its value if there
 are no headers. A read is right if each of its records was sent, if no record changes
-its place, and if nothing is missing between its first and its last record but what
-compaction and aborted transactions take.
+its place, and if no record is missing between its first and its last one except those
+removed by compaction or of aborted transactions.
 """
 
 from __future__ import annotations
@@ -59,21 +59,21 @@ class Ledger:
         self._transactions: list[str] = []
         self.compared = 0
 
-    # ------------------------------------------------------------ who sends
+    # ------------------------------------------------------------ senders
 
     def begin_transaction(self) -> int:
-        """Its number."""
+        """Begin a transaction; its number."""
         with self._lock:
             self._transactions.append(OPEN)
             return len(self._transactions) - 1
 
     def end_transaction(self, transaction: int, state: str) -> None:
-        """It was committed or aborted, or its end is unknown."""
+        """Note that it was committed or aborted, or that its end is unknown."""
         with self._lock:
             self._transactions[transaction] = state
 
     def add(self, record: Record, transaction: int | None) -> None:
-        """This is about to be sent."""
+        """Note that a record is about to be sent."""
         with self._lock:
             number = number_of(record)
             self._sent[number] = record
@@ -81,7 +81,7 @@ class Ledger:
                 self._transaction_of[number] = transaction
 
     def acknowledge(self, topic: str, number: int, offset: int) -> None:
-        """The broker has returned the offset of a record."""
+        """Note the offset that the broker has returned for a record."""
         with self._lock:
             self._note(self._topics[topic], number, offset)
             self._topics[topic].acknowledged.add(offset)
@@ -97,7 +97,7 @@ class Ledger:
         transaction = self._transaction_of.get(number)
         return COMMITTED if transaction is None else self._transactions[transaction]
 
-    # ------------------------------------------------------------ who looks
+    # ------------------------------------------------------------ readers
 
     def acknowledged_until(self, topic: str) -> int:
         """The end of the acknowledged records."""
@@ -113,12 +113,12 @@ class Ledger:
         isolation: str = "read_uncommitted",
         until: int = 0,
     ) -> None:
-        """A look is right.
+        """Check a read.
 
         Args:
-            records: all that were seen, from the first one on.
-            until: the log had this end, or a later one, before the look; with
-                ``"read_committed"`` the look may end before.
+            records: all that were read, from the first one on.
+            until: the log had this end, or a later one, before the read; with
+                ``"read_committed"`` the read may end before.
 
         Raises:
             AssertionError: it is wrong; the message says where.

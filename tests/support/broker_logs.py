@@ -71,8 +71,8 @@ def small_log(path: Path, magic: int, codec: str) -> Path:
 
 
 def two_logs(path: Path, count: int, same: int) -> tuple[Path, bytes, bytes, list[int]]:
-    """A foreign log, its bytes, those of another with the same first batches and
-    batches of the same sizes behind them, and where each batch begins."""
+    """A foreign log, its bytes, the bytes of another log with the same first batches
+    followed by batches of the same sizes, and the position of each batch."""
     data = []
     for name, value in (("one", b"old"), ("two", b"new")):
         with open_store(path / name, _files=Unsynced()) as store:

@@ -40,15 +40,15 @@ class BrokerReplay:
     def _settings(self, sequence: AppendSequence) -> dict[str, str]:
         settings = sequence.settings()
         if self.broker.release >= "4":
-            # Segments of less than a MiB are for tests alone since 4.0.
+            # Since 4.0 only tests may set segments of less than a MiB.
             settings["internal.segment.bytes"] = settings.pop("segment.bytes")
         return settings | (_MAGIC_1 if sequence.magic == 1 else {})
 
     def phase(
         self, appends: Mapping[str, Sequence[bytes]], *, kill: bool = False
     ) -> None:
-        """Start the broker if it was stopped, append to the logs, and stop it. After a
-        kill it is started again, and recovers, first.
+        """Start the broker if it was stopped, append to the logs, and stop it. With
+        `kill`, kill it, start it again so that it recovers, and then stop it.
 
         Args:
             appends: of each sequence: each is one request, with a batch, or with a

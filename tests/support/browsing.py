@@ -111,7 +111,7 @@ def browse(
     start: Any = None,
     config: logstore.StoreConfig | None = None,
 ) -> int | None:
-    """Run the browser on a path; returns what it ended with."""
+    """Run the browser on a path; returns its exit code."""
 
     async def run() -> int | None:
         with contextlib.closing(

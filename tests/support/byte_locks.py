@@ -26,11 +26,11 @@ class ByteLocks(Files):
         raise NotImplementedError
 
     def links(self, dir_fd: int, name: str) -> int:
-        """No file has a second name here."""
+        """Number of names of a file: always 1, hard links are not modelled."""
         return 1
 
     def links_of(self, fd: int, dir_fd: int, name: str) -> int:
-        """Like `links`; no file is replaced between two calls."""
+        """The same as `links`: no file is replaced between two calls."""
         return 1
 
     def file_system_id(self, fd: int) -> str:
@@ -57,11 +57,11 @@ class ByteLocks(Files):
         )
 
     def boot_id(self) -> bytes:
-        """A disk as a power cut leaves it has another medium."""
+        """Id of the boot: a disk after a power cut has another medium, and id."""
         return bytes(self.medium.boot)
 
     def process_id(self) -> ProcessId:
-        # As a number of a process: 32 bits.
+        # Process numbers have 32 bits.
         return ProcessId(self.pid & 0x7FFFFFFF, 0, self.medium.boot)
 
     def lock_holder(self, fd: int) -> int | None:

@@ -18,15 +18,15 @@ def descriptors_in(path: Path) -> list[str]:
         try:
             target = os.readlink(f"/proc/self/fd/{number}")
         except OSError:
-            continue  # the one that listed them
+            continue  # the descriptor of the listing itself
         if target.startswith(f"{path}/") or target == str(path):
             found.append(target)
     return sorted(found)
 
 
 def look_around(path: Path) -> dict[str, Any]:
-    """A child process of a writer: its objects of the store, and its permitted
-    calls."""
+    """Facts from a child process of a writer: open files of the store, whether it can
+    open the store for writing (or the holder's pid), and the values it reads."""
     inherited = descriptors_in(path)
     try:
         logstore.open(path, lock_timeout_ms=0).close()
@@ -41,6 +41,6 @@ def look_around(path: Path) -> dict[str, Any]:
 
 
 def append_next(path: Path) -> int:
-    """A child as the next writer: the offset that it got."""
+    """Append a record as the next writer; its offset."""
     with logstore.open(path) as store:
         return append_one(store.topic("orders")[0], durable=True)

@@ -22,7 +22,7 @@ FLAGS = (
     "--disable-sync",
     "--hide-scrollbars",
     "--enable-logging=stderr",
-    # Whatever a page asks a host for is an error that is seen.
+    # Any request of a page to a host becomes a visible error.
     "--host-resolver-rules=MAP * ~NOTFOUND",
 )
 
@@ -94,7 +94,7 @@ class Chromium:
     ) -> Picture:
         """A picture of the top of a page."""
         out = self.directory / f"picture-{self._count}.png"
-        # A frame with a sandbox is drawn by another process, which takes its time.
+        # A sandboxed frame is drawn by another process, which needs time.
         options = (f"--screenshot={out}", "--virtual-time-budget=5000")
         self._run(page, *options, dark=dark, width=width, height=height)
         return Picture(out)

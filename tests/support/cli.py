@@ -41,7 +41,8 @@ class Terminal(io.StringIO):
 
 
 def strict(line: str) -> Any:
-    """A line of JSON, without what only Python takes, or what a terminal obeys."""
+    """A line of strict JSON: no NaN or Infinity, no characters that control a
+    terminal."""
 
     def refuse(constant: str) -> None:
         raise AssertionError(f"{constant} in {line}")
@@ -53,7 +54,7 @@ def strict(line: str) -> Any:
 
 
 def command(*arguments: object, **options: Any) -> subprocess.Popen[str]:
-    """`logstore-dump` as a process. An interrupt reaches it, also if the tests run in
+    """`logstore-dump` as a process. It receives interrupts even if the tests run in
     the background of a shell that ignores them."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -47,8 +47,8 @@ def metadata_log(path: Path, values: list[bytes], name: str) -> None:
 
 
 def make_cluster(store: Path, topics: Mapping[str, bytes]) -> None:
-    """Let the directory of a closed store be that of a KRaft broker whose cluster has
-    some topics, with these ids."""
+    """Turn the directory of a closed store into that of a KRaft broker whose cluster
+    has these topics, by id."""
     (store / "meta.properties").write_text(
         "#\n#Sat Nov 21 06:53:55 UTC 2026\nnode.id=1\nversion=1\ncluster.id=c\n"
         "directory.id=GbP10-ok2OLGqwrOZ6naCg\n"

@@ -1,8 +1,8 @@
 """Logs to be compacted, batch by batch as brokers write them, and what must stay.
 
 `RandomLog` writes the directory of a partition with all magics, codecs, producers and
-transactions. Its records are known from how they were made, so what a compaction must
-leave is worked out without reading a byte (`survivors`).
+transactions. Its records are known from their generation, so the required result of a
+compaction is computed without reading a byte (`survivors`).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Work whose instructions are counted, as a program that runs under callgrind.
 
 `tests/support/instructions.py` starts it, with the pieces to do as arguments. Each is
-done with a smaller and with a larger number, so that what both have in common can be
-subtracted. Between two pieces stands a call of `getsid`: there callgrind writes what it
-has counted since the call before.
+done with a smaller and with a larger number, so that the fixed cost can be subtracted.
+Between two pieces is a call of `getsid`: there callgrind writes the counts since the
+call before.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ def _pieces_of(directory: Path, magic: int) -> Iterator[tuple[str, Work]]:
     producer = store.create_topic("sent", config=_config(magic))[0]
     producer.append_many(values, keys)
     sent = Path(producer.segments[0].path).read_bytes()
-    # With the lock, as one call of those that are counted: what Python does at the
-    # first call of all is not counted.
+    # Under the lock, like each counted call: the work of Python at the very first call
+    # is not counted.
     partition.append_batches(sent, expected_offset=partition.end_offset)
     yield f"append_batches, magic {magic}", append_batches
     start = partition.end_offset
@@ -141,7 +141,7 @@ PIECES = [
 def main() -> None:
     """Do each piece uncounted, then the smaller number of it, then the larger one."""
     chosen = set(sys.argv[2:])
-    gc.disable()  # it would begin at another place after any change
+    gc.disable()  # any change of the code would move its runs
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder)
         for pieces in (

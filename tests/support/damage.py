@@ -53,8 +53,8 @@ def zero(path: Path, begin: int, end: int) -> None:
 
 
 def restart_machine(store: Path) -> None:
-    """Let the owner file of a store be of an earlier run of the machine: after a power
-    cut, any page that was not synced may be missing. A bad one is not changed."""
+    """Make the owner file of a store one of an earlier boot: after a power cut, any
+    page that was not synced may be missing. A damaged owner file is not changed."""
     path = store / ".logstore-owner"
     try:
         value = json.loads(path.read_bytes().partition(b"\n")[2])
@@ -71,7 +71,7 @@ def append_garbage(path: Path, data: bytes = b"\xa5\x5a garbage \xff" * 7) -> No
 
 
 class Frame(NamedTuple):
-    """Where a batch lies in a `.log` file."""
+    """A batch in a `.log` file."""
 
     pos: int
     size: int
@@ -93,7 +93,7 @@ def frames_in(data: bytes) -> list[Frame]:
 
 
 def frames(path: Path) -> list[Frame]:
-    """The batches of a sound `.log` file."""
+    """The batches of an intact `.log` file."""
     return frames_in(path.read_bytes())
 
 
@@ -118,8 +118,8 @@ def logs_in(partition: Path) -> list[Path]:
 
 
 def snapshot_of(path: Path) -> dict[str, tuple[int, int]]:
-    """Names, sizes and modification times under a directory, itself included, but for
-    the file in which each owner describes itself."""
+    """Names, sizes and modification times under a directory, itself included, except
+    for the file in which each owner describes itself."""
     return {
         str(p.relative_to(path)): (p.lstat().st_size, p.lstat().st_mtime_ns)
         for p in [path, *path.rglob("*")]
@@ -160,7 +160,7 @@ SERVES = "requests in "
 
 
 class FaultyFiles(Files):
-    """Counts calls, and fails those that `fail` names: not those of the thread that
+    """Counts calls, and fails the calls that `fail` names, except in the thread that
     serves other processes.
 
     Attributes:
@@ -190,7 +190,7 @@ class FaultyFiles(Files):
 
         Args:
             name: only calls on files whose name ends so.
-            done: do it first, and then fail.
+            done: make the call first, and then fail.
             short: of a write, the number of bytes written before it fails.
         """
         fault = _Fault(error, nth, times, name, done, short)
@@ -276,7 +276,7 @@ for _method in _COUNTED:
 
 
 class Unsynced(Files):
-    """Syncs nothing, for tests that ask nothing of a power cut: they are faster so."""
+    """Syncs nothing: makes tests faster that do not depend on durability."""
 
     def sync(self, fd: int) -> None:
         """Do nothing."""
@@ -293,7 +293,7 @@ def stop_syncs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 class FullDisk(FaultyFiles):
     """A disk without a free byte: files can be created, renamed, overwritten and
-    removed, and not one of them can grow."""
+    removed, but none can grow."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -327,7 +327,7 @@ class FixedClock(FaultyFiles):
 
 
 class CoarseTimes(FaultyFiles):
-    """A file system that keeps times of change in steps, as many do."""
+    """A file system with coarse timestamps, as many have."""
 
     def __init__(self, step_ns: int) -> None:
         super().__init__()

@@ -1,9 +1,10 @@
 """A disk in memory: the system calls of a store, and what a power cut leaves of them.
 
-`MemoryDisk` is a `Files`. What a program sees are its *nodes*; what a power cut cannot
-take is its *base*; the *pending* changes lie between the two until a sync covers them.
-All contents are immutable (`bytes`, and dictionaries that nobody changes), so that
-keeping a moment costs a shallow copy, and making a disk of one as little.
+`MemoryDisk` is a `Files`. Its *nodes* are the files as a program sees them; its *base*
+is the part that survives a power cut; *pending* changes lie between the two until a
+sync covers them. All contents are immutable (`bytes`, and dictionaries that are never
+changed), so that keeping a moment costs a shallow copy, and making a disk of one as
+little.
 
     weak   the least that POSIX allows: a sync of a file saves the bytes of that file, a
            sync of a directory the names in it, and nothing else is in any order.
@@ -55,8 +56,8 @@ _processes: weakref.WeakSet[MemoryDisk] = weakref.WeakSet()
 
 
 def end_processes() -> None:
-    """Kill all processes that there are, on all disks in memory: what waits in their
-    background threads does so in real time, and their clocks stand still."""
+    """Kill all processes, on all disks in memory: their background threads would wait
+    in real time, while their clocks stand still."""
     for disk in list(_processes):
         disk.kill()
 
@@ -147,7 +148,7 @@ class MemoryDisk(ByteLocks):
         return tree(self.medium.nodes)
 
     def advance(self, seconds: float) -> None:
-        """Let time go by."""
+        """Advance the clock."""
         self.medium.clock += int(seconds * 1e9)
 
     def fail(
@@ -170,8 +171,8 @@ class MemoryDisk(ByteLocks):
         self._faults.append(Fault(method, error, nth, times, name, short))
 
     def damage(self, name: str, begin: int, end: int, *, lie: int = 0) -> None:
-        """Reads of these bytes of files whose name ends so fail with EIO; with `lie`
-        they return the first of them with these bits changed instead."""
+        """Make reads of these bytes fail with EIO, in files whose name ends so; with
+        `lie` they return the first of them with these bits changed instead."""
         self._bad.append((name, begin, end, lie))
 
     def heal(self) -> None:
@@ -186,8 +187,8 @@ class MemoryDisk(ByteLocks):
     # ------------------------------------------------------------ inside
 
     def _call(self, method: str, name: str) -> Fault | None:
-        """Note a call; raise if it is to fail (a short write is the caller's). An owner
-        lists names now and then, at no certain call."""
+        """Note a call; raise if it must fail (the caller handles a short write). The
+        listings of an owner's thread do not count: they come at random times."""
         if self._is_dead:
             raise OSError(errno.EBADF, "the process was killed")
         if is_look_of_owner(method):
@@ -254,7 +255,7 @@ class MemoryDisk(ByteLocks):
             self.medium.moments.append(self.moment(what))
 
     def _saved(self, node: int, *, is_directory: bool) -> None:
-        """A sync succeeded: what it covers is not to be lost any more."""
+        """A sync succeeded: move the changes that it covers to the base."""
         m = self.medium
         ordered = m.model == "ext4"
         kept: list[Change] = []
@@ -274,7 +275,7 @@ class MemoryDisk(ByteLocks):
             self._collect()
 
     def _collect(self) -> None:
-        """Drop from the base what no name can lead to any more."""
+        """Drop nodes from the base that no name can lead to any more."""
         m = self.medium
         wanted = {ROOT} | {node for node, _ in self._fds.values()}
         for nodes in (m.base, m.nodes):
@@ -608,7 +609,7 @@ class MemoryDisk(ByteLocks):
         finally:
             self._sleepers.discard(waiter)
             if self._is_dead:
-                # A killed process has no threads: thousands would stay, and look.
+                # A killed process has no threads: thousands would stay, and poll.
                 owner = sys._getframe(1).f_locals.get("self")
                 if isinstance(owner, Scheduler):
                     owner._stopped = True

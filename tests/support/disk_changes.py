@@ -31,7 +31,7 @@ class Names(NamedTuple):
 
     directory: int
     entries: tuple[tuple[str, int | None], ...]
-    fresh: Node | None = None  # what a node that is made by it begins as
+    fresh: Node | None = None  # the initial content of a node that it creates
 
 
 Change = Write | Cut | Names
@@ -41,9 +41,9 @@ class Moment(NamedTuple):
     """A disk between two calls.
 
     Attributes:
-        nodes: what programs see, and what a kill of the program leaves.
-        base: what a power cut cannot take.
-        pending: what it may take, in the order of the calls.
+        nodes: the state that programs see, and that a kill of the program leaves.
+        base: the state that survives a power cut.
+        pending: changes that a power cut may drop, in the order of the calls.
         clock: nanoseconds.
         what: the call before.
     """
@@ -97,8 +97,8 @@ def tree(nodes: Nodes, directory: int = ROOT, path: str = "") -> dict[str, bytes
 
 
 def changes_up_to(pending: list[Change], cut: Cut) -> Iterator[Change]:
-    """Changes made before a cut that is durable: what was written past its size, and
-    is not on the disk yet, never comes there."""
+    """Changes made before a durable cut, without the parts of writes past its size:
+    parts that are not on the disk yet never get there."""
     for change in pending:
         if isinstance(change, Write) and change.node == cut.node:
             data = change.data[: max(cut.size - change.pos, 0)]

@@ -18,6 +18,6 @@ class Fault:
 
 
 def is_look_of_owner(method: str) -> bool:
-    """Whether an owner's thread makes the call, which looks for requests now and
-    then: at no certain call of a program."""
+    """Whether the call is made by an owner's thread, which looks for requests at
+    random times."""
     return method == "list" and threading.current_thread().name.startswith("requests")

@@ -26,7 +26,7 @@ from logstore.store.partition.partition_views import PartitionViews
 
 LATENCY_S = 0.002
 BLOCK_BYTES = 64 << 10
-# After so long, no more requests come before the first of those that run is answered.
+# After this time, no more requests come before the first pending one is answered.
 ALONE_S = 0.2
 
 
@@ -62,17 +62,17 @@ class Request(NamedTuple):
 
 
 class MemoryPlace(FarPlace):
-    """Serves the segments that it has taken, each request after `LATENCY_S`; counts.
+    """Serves the segments given to `take`, each request after `LATENCY_S`, and counts.
 
     Attributes:
         requests: for bytes of logs, in the order of their answers.
-        index_requests: how many there were for indexes.
-        most: the most requests that ran at the same time.
-        is_patient: all requests that run are answered when there are `in_flight`, or no
-            more have come for `ALONE_S`: so whether there are as many does not depend
-            on how fast the reader is.
+        index_requests: number of requests for indexes.
+        most: maximum number of concurrent requests.
+        is_patient: pending requests are answered when there are `in_flight` of them, or
+            no more have come for `ALONE_S`: so their number does not depend on the
+            speed of the reader.
         before: called before each request for bytes, in its thread.
-        cut: the bytes that there are of a segment, by its serial number; else all.
+        cut: available bytes of a segment, by its serial number; default: all.
     """
 
     block_bytes = BLOCK_BYTES
@@ -87,7 +87,7 @@ class MemoryPlace(FarPlace):
         self.cut: dict[int, int] = {}
         self._content: dict[tuple[int, str], bytes] = {}
         self._running = 0
-        # How many requests were running when those before it were answered.
+        # Number of concurrent requests at each answer.
         self._answered: list[int] = []
         self._changed = threading.Condition()
 
@@ -135,13 +135,13 @@ class MemoryPlace(FarPlace):
             return self._answered[number]
 
     def _answer(self) -> None:
-        """Answer all that run, if it is patient."""
+        """Answer all pending requests, if it is patient."""
         self._answered.append(self._running)
         self._changed.notify_all()
 
     def mean(self) -> float:
-        """How many requests were running on the average when one was answered, apart
-        from the first ones and the last ones."""
+        """Average number of concurrent requests when one was answered, without the
+        first and the last ones."""
         steady = self.requests[2 * self.in_flight : -2 * self.in_flight]
         return sum(request.at_once for request in steady) / len(steady)
 
@@ -152,13 +152,13 @@ class MemoryPlace(FarPlace):
 
     @property
     def segments(self) -> int:
-        """How many it serves."""
+        """Number of served segments."""
         return sum(suffix == LOG for _, suffix in self._content)
 
 
 def serve(patch: pytest.MonkeyPatch, place: MemoryPlace, *, guard: bool = True) -> None:
-    """Let every read find sealed segments far away. With `guard`, it is an error to
-    open their files."""
+    """Make every read find sealed segments in a far place. With `guard`, it is an error
+    to open their files."""
     taken: set[tuple[Directory, str]] = set()
     view_of, open_file = PartitionViews.view_of, Directory.open
     find, find_since = PartitionViews.find, PartitionViews.find_since

@@ -1,6 +1,6 @@
 """The golden directories: log directories that real Kafka brokers wrote.
 
-Beside each, `<scenario>.expected/` says what a consumer of that broker got from it.
+Next to each, `<scenario>.expected/` holds what a consumer of that broker got from it.
 A slice lives in `tests/golden/data`; the whole collection is used as well when the
 environment variable LOGSTORE_GOLDEN names it, or when it is next to the repository as
 `shared/golden`.
@@ -214,13 +214,13 @@ def scenarios_in(root: Path) -> list[Scenario]:
 
 
 def all_scenarios() -> list[Scenario]:
-    """The scenarios of the slice, then those of the whole collection if at hand."""
+    """The scenarios of the slice, then of the whole collection if it is available."""
     whole = whole_collection()
     return scenarios_in(SLICE) + (scenarios_in(whole) if whole else [])
 
 
 def all_partitions() -> list[GoldenPartition]:
-    """The partitions of all scenarios; those of the slice once only."""
+    """The partitions of all scenarios; each of the slice only once."""
     found = []
     seen = set()
     for scenario in all_scenarios():

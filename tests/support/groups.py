@@ -111,7 +111,7 @@ def drain(one: Any, most: int = 10_000) -> list[bytes]:
 
 
 def settle(*consumers: Any) -> None:
-    """Let consumers look at their group until none has anything more to do."""
+    """Let consumers coordinate their group until none has work left."""
     for _ in range(4):
         for one in consumers:
             one._core.look_now()
@@ -130,7 +130,7 @@ def outputs(path: Path) -> list[bytes]:
 
 
 def copy_some(one: Any, most: int = 500) -> int:
-    """Copies records in one transaction; how many."""
+    """Copy records in one transaction; their number."""
     with one.transaction() as transaction:
         count = 0
         for records in one.poll(max_records=most).values():

@@ -31,12 +31,12 @@ from support.values import config_of
 
 SERVING = StoreConfig(publish_for_others=True)
 DEAF = StoreConfig(publish_for_others=False)
-# Far beyond what any of it takes: it is the end of a test that hangs.
+# Far longer than any call takes: ends a test that hangs.
 LONG_MS = 120_000
 
 
 def waiting_in(path: str | Path) -> list[int]:
-    """The numbers of requests that no owner has answered, of each process."""
+    """The numbers of requests that no owner has answered, process by process."""
     found: list[int] = []
     root = Directory.open_root(Files(), str(path))
     try:
@@ -57,7 +57,7 @@ def processes_in(path: str | Path) -> list[str]:
 
 @contextlib.contextmanager
 def making(store: Store) -> Iterator[ProcessFile]:
-    """The file of requests of a process that lives."""
+    """The file of requests of a live process."""
     file = ProcessFile(store._context.root, os.urandom(16).hex(), {})
     try:
         yield file
@@ -86,7 +86,7 @@ def path(tmp_path: Path) -> str:
 
 @pytest.fixture
 def owner(path: str) -> Iterator[Store]:
-    """It publishes for others."""
+    """A store that publishes for others."""
     with logstore.open(path, config=SERVING) as store:
         yield store
 
@@ -99,7 +99,7 @@ def reader(path: str) -> Iterator[Store]:
 
 @pytest.fixture
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An owner in this process is taken for one in another process."""
+    """Make an owner in this process look like one in another process."""
     monkeypatch.setattr(requester, "waits_for_itself", lambda *_: None)
 
 
@@ -118,7 +118,7 @@ def submit(store: Store, staged: Staged, sequence: int = 1, **more: Any) -> Publ
 
 
 def hold_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The owner's thread does nothing: requests wait."""
+    """Stop the owner's thread from working: requests wait."""
     monkeypatch.setattr(ServiceThread, "_run", lambda self: None)
 
 
@@ -131,7 +131,7 @@ def until(is_so: Callable[[], object]) -> None:
 
 
 class Later:
-    """A call in a thread, and what came of it."""
+    """A call in a thread, and its outcome."""
 
     def __init__(self, call: Callable[[], Any]) -> None:
         self._call = call

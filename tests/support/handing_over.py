@@ -21,8 +21,8 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def hand_over(store: Path, broker: KafkaBroker) -> None:
-    """A closed store becomes the log directory of a stopped broker whose cluster has
-    its topics, and nothing else."""
+    """Make a closed store the log directory of a stopped broker whose cluster has only
+    its topics."""
     for name in CLUSTER:
         _copy(broker.data / name, store / name)
     for made in broker.data.glob("*-*/partition.metadata"):
@@ -32,7 +32,7 @@ def hand_over(store: Path, broker: KafkaBroker) -> None:
 
 
 def hand_over_topics(store: Path, broker: KafkaBroker, topics: list[str]) -> None:
-    """The logs of some topics of a closed store get into the directory of a stopped
+    """Move the logs of some topics of a closed store into the directory of a stopped
     broker, which has topics of these names and others."""
     for topic in topics:
         for log in store.glob(f"{topic}-*"):

@@ -2,9 +2,9 @@
 memory: `python -m support.hostile DIRECTORY make|read|look`.
 
 `read` opens them with a small limit on decompressed batches and 256 MiB of address
-space beyond what the interpreter has; `look` is verify and the command line, which have
-the default limit of 256 MiB, in 1 GiB. Checksums are right everywhere: they protect
-from accidents, not from people.
+space in addition to the interpreter's; `look` runs verify and the command line, which
+have the default limit of 256 MiB, in 1 GiB. Checksums are right everywhere: they
+protect against accidents, not against attackers.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def _zeros_lz4(size: int) -> bytes:
 
 
 def _raw_snappy(size: int) -> bytes:
-    """A block that says it has `size` bytes: one zero, and copies of it."""
+    """A block of `size` bytes when decompressed: one zero, and copies of it."""
     out = bytearray()
     number = size
     while number >= 0x80:
@@ -280,8 +280,8 @@ def beside() -> Iterator[tuple[str, Callable[[Path], None]]]:
 
 
 def make(root: Path) -> None:
-    """Write all of them, a partition each; at the commit level some, since the next
-    opening for writing recovers each that is there."""
+    """Write each of them into a partition; at the commit level only some, since the
+    next opening for writing recovers each partition."""
     made = {name: _log_of(data) for name, data in (*bombs(), *lengths(), *offsets())}
     made.update(beside())
     assert len(made) > 100
@@ -306,7 +306,7 @@ def _log_of(data: bytes) -> Callable[[Path], None]:
 
 @contextlib.contextmanager
 def named(what: str, found: list[str]) -> Iterator[None]:
-    """Whatever is raised has a name of logstore's, and a message."""
+    """Check that a raised error is one of logstore's, with a message."""
     try:
         yield
     except logstore.LogStoreError as error:
@@ -324,7 +324,7 @@ def memory_bytes() -> int:
 
 
 def confine(extra: int) -> None:
-    """Let this process have `extra` more bytes of memory, and no longer stacks."""
+    """Limit this process to `extra` more bytes of memory, and small thread stacks."""
     threading.stack_size(1 << 20)
     limit = memory_bytes() + extra
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
@@ -355,7 +355,7 @@ def read_every_way(store: logstore.Store, name: str, found: list[str]) -> None:
 
 
 def read(root: Path) -> None:
-    """Read-only, and then opened for writing and appended to."""
+    """Read the store read-only, and then open it for writing and append."""
     confine(256 << 20)
     config = logstore.StoreConfig(max_batch_decompressed_bytes=LIMIT)
     found: list[str] = []
@@ -379,14 +379,14 @@ def read(root: Path) -> None:
 
 
 def look(root: Path) -> None:
-    """verify, deep as well, and the command line."""
+    """Run verify, also deep, and the command line."""
     confine(1 << 30)
     found: list[str] = []
     for deep in (False, True):
         with named("verify", found):
             assert not logstore.verify(root, deep=deep).ok
     for directory in sorted(root.iterdir()):
-        # Two GiB of zeros a dozen times are only slow; verify has seen them.
+        # Reading two GiB of zeros a dozen times is only slow; verify has read them.
         if not directory.is_dir() or directory.name == "log-2gib-0":
             continue
         for command in (

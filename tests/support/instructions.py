@@ -1,15 +1,15 @@
-"""How many instructions pieces of work take, by callgrind, and the numbers expected.
+"""Instruction counts of pieces of work, by callgrind, and the expected numbers.
 
     make instructions      # counts again, and rewrites tests/instructions.json
 
-Instructions do not depend on other load of the machine, so they can be compared where
-times cannot. callgrind does not run on the processor itself: the program that it runs
-sees one that has SSE4.2, PCLMULQDQ and AVX2 and no AVX-512, on any x86-64 machine that
-has these. So the C core takes the same paths for its checksums everywhere (the narrow
-one, and the instruction of SSE4.2), and the C library the same ones for copies.
+Instruction counts do not depend on other load of the machine, so they can be compared
+when times cannot. callgrind simulates a processor: on any x86-64 machine that has
+SSE4.2, PCLMULQDQ and AVX2, the program finds these and no AVX-512. So the C core takes
+the same paths for its checksums everywhere (the narrow one, and the instruction of
+SSE4.2), and the C library the same ones for copies.
 
-What does change the numbers is another version of Python, or another compiler. There,
-`TOLERANCE_ELSEWHERE` holds instead of `TOLERANCE`.
+Another version of Python, or another compiler, does change the numbers. Then
+`TOLERANCE_ELSEWHERE` applies instead of `TOLERANCE`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = [
 
 FILE: Final = Path(__file__).resolve().parents[1] / "instructions.json"
 DRIVER: Final = Path(__file__).with_name("counted_work.py")
-# More than this above the expected number is a fault.
+# A larger excess over the expected number is a fault.
 TOLERANCE: Final = 0.10
 TOLERANCE_ELSEWHERE: Final = 0.50
 _SECONDS_MAX: Final = 240
@@ -55,8 +55,8 @@ class Counts(NamedTuple):
     """Instructions for one record, call or checksum.
 
     Attributes:
-        all: those of the process.
-        core: those of logstore's C modules among them.
+        all: of the whole process.
+        core: of logstore's C modules, included in `all`.
     """
 
     all: float

@@ -6,22 +6,22 @@ import gc
 import sys
 from typing import Any
 
-# Python does not keep a trace function while it calls it, and a frame may get another
-# one meanwhile: each lives on.
+# Python holds no reference to a trace function while it calls it, and a frame may get
+# another one meanwhile: this list keeps each alive.
 _tracers: list[Any] = []
 
 
 class InterruptAtCall:
-    """A context manager that interrupts where a function of the library begins or ends
-    in it: Python looks for signals there. Garbage of other tests is not collected
-    meanwhile: its finalizers are not part of the tested code.
+    """Context manager that interrupts at the begin or end of a function of the library:
+    Python looks for signals there. Garbage of other tests is not collected meanwhile:
+    its finalizers are not part of the tested code.
 
     Args:
         call: the number of the place.
 
     Attributes:
-        has_raised: whether it came to that.
-        seen: how many places there were so far.
+        has_raised: whether that place was reached.
+        seen: number of places so far.
     """
 
     class Interrupt(BaseException):
@@ -54,8 +54,7 @@ class InterruptAtCall:
 
 
 def _is_in_finalizer(frame: Any) -> bool:
-    """Whether an exception would not be raised: Python only prints errors of
-    finalizers."""
+    """Whether a frame is in a finalizer: Python only prints an exception there."""
     while frame is not None and frame.f_code.co_name != "__del__":
         frame = frame.f_back
     return frame is not None

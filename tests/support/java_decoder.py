@@ -1,9 +1,9 @@
-"""Inputs for the decoders in C and in Java, and what each says of them.
+"""Inputs for the decoders in C and in Java, and the verdict of each.
 
     PYTHONPATH=tests python -m support.java_decoder 1000000 SEED
 
-Whole batches of all formats, and what damage, and a writer with mistakes, make of them:
-where a checksum is made right again, the decoders look at the structure behind it.
+Whole batches of all formats, and the same batches with damage or with mistakes of a
+writer: if the checksum is corrected, the decoders read the structure after it.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def _frames(data: bytes) -> list[bytes]:
 
 
 def sealed(frame: bytearray) -> bytes:
-    """A batch with the length and checksum that it should have."""
+    """A batch with the right length and checksum for its content."""
     if len(frame) < 18:
         return bytes(frame)
     frame[8:12] = struct.pack(">i", len(frame) - 12)
@@ -309,7 +309,7 @@ def is_left_to_python(given: Input, in_c: Verdict, in_java: Verdict) -> bool:
 
 
 def differences(java: JavaDecoder, count: int, seed: int) -> tuple[list[str], int]:
-    """(what the decoders do not agree on, how many inputs Java leaves to Python)."""
+    """(disagreements of the decoders, number of inputs that Java leaves to Python)."""
     rng = random.Random(seed)
     found, left = [], 0
     for first in range(0, count, _ROUND):
@@ -332,7 +332,7 @@ def differences(java: JavaDecoder, count: int, seed: int) -> tuple[list[str], in
 
 
 def main() -> None:
-    """Make a number of inputs from a seed."""
+    """Compare the decoders on a number of inputs from a seed."""
     with tempfile.TemporaryDirectory() as folder:
         java = java_decoder(Path(folder))
         assert not isinstance(java, str), java

@@ -1,7 +1,7 @@
-"""Tasks read by Java's reader and by Python's, without a Spark around them.
+"""Tasks read by Java's reader and by Python's, without Spark.
 
-A plan is the one that Spark's driver gets; each reader opens the store again, as an
-executor does.
+The plan is the same as for Spark's driver; each reader opens the store again, like an
+executor.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Outcome(NamedTuple):
 def plan_of(
     options: Mapping[str, str], conditions: Sequence[Mapping[str, Any]] = ()
 ) -> Any:
-    """The plan of a query, as Java gets it. Raises: as the driver does."""
+    """The plan of a query, in the form that Java gets. Raises the driver's errors."""
     request = {
         "options": dict(options),
         "schema": SCHEMA.json(),
@@ -86,9 +86,9 @@ def by_python(tasks: Sequence[Any], options: Mapping[str, str]) -> Outcome:
 
 
 def _damaged_from(error: Exception) -> int:
-    """The first offset of damage, from an error; -1: it has none. Its offset is that of
-    the first record that was not delivered, and may lie in an earlier segment than the
-    damage."""
+    """First damaged offset, from an error; -1 if the error has no offset. That offset
+    is of the first record that was not delivered, and may be in an earlier segment than
+    the damage."""
     offset = getattr(error, "offset", None)
     if offset is None:
         return -1
@@ -114,7 +114,7 @@ def _pairs(headers: Any) -> Any:
 
 
 def no_java() -> str:
-    """Why Java's reader cannot be asked here; "" if it can."""
+    """Why Java's reader cannot run here; "" if it can."""
     if BUILD["find_javac"]() is None or BUILD["find_jars"]() is None:
         return "no JDK, or no Spark"
     return "" if _JAR.exists() else "the reader in Java is not built here"
@@ -125,7 +125,7 @@ def _class_path(classes: Path) -> str:
 
 
 def compile_check(classes: Path) -> None:
-    """Compile what `JavaTasks` runs, into a directory."""
+    """Compile the Java program of `JavaTasks` into a directory."""
     source = Path(__file__).with_name("TaskCheck.java")
     command = [BUILD["find_javac"](), "-proc:none", "-d", str(classes)]
     command += ["-cp", _class_path(classes), str(source)]
@@ -133,7 +133,7 @@ def compile_check(classes: Path) -> None:
 
 
 class JavaTasks:
-    """A Java machine that reads tasks, one after the other."""
+    """A Java process that reads tasks, one after the other."""
 
     def __init__(
         self, classes: Path, environment: Mapping[str, str] = os.environ
@@ -194,14 +194,14 @@ class JavaTasks:
         return json.loads(stdout.readline())
 
     def close(self) -> None:
-        """End the machine."""
+        """End the process."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait(30)
 
 
 def _named(reply: Mapping[str, Any]) -> str:
-    """The error as Python gives it. Other errors of a task keep Java's name."""
+    """The error, named as in Python. Other errors of a task keep Java's name."""
     kind = reply["kind"]
     if kind == "java.lang.RuntimeException":
         return str(reply["error"])

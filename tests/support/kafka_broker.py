@@ -1,7 +1,7 @@
 """A real broker of one of several releases, in a directory, until it is stopped.
 
-The jars are those of `support.kafka_tools`, from 0.8.2.2 on. Releases before 3.3 need
-ZooKeeper, the others are their own controller.
+The jars come from `support.kafka_tools`, for 0.8.2.2 and later. Releases before 3.3
+need ZooKeeper, the others are their own controller.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ transaction.state.log.min.isr=1
 auto.create.topics.enable=false
 group.initial.rebalance.delay.ms=0
 """
-# 0.8 knows no listeners.
+# 0.8 has no setting for listeners.
 _ZOOKEEPER = """
 broker.id=1
 host.name=127.0.0.1
 port={port}
 zookeeper.connect=127.0.0.1:{other}
 """
-# This holds the place of a broker that was killed until its session expires. The status
-# is that of the last command.
+# Commands that remove the entries of a killed broker, which otherwise stay until its
+# session expires. The exit status is that of the last command.
 _SESSION = "delete /brokers/ids/1\ndelete /controller\nls /\n"
 _OWN_CONTROLLER = """
 process.roles=broker,controller
@@ -65,7 +65,7 @@ share.coordinator.state.topic.num.partitions=1
 share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
 """
-# Levels and names of loggers are wanted; the same for all releases.
+# Log lines with level and name of the logger, in the same form for all releases.
 _LOGGING = """
 log4j.rootLogger=INFO, file
 log4j.appender.file=org.apache.log4j.FileAppender
@@ -96,7 +96,7 @@ def _free_ports(count: int) -> list[int]:
 
 
 class KafkaBroker:
-    """A broker; a context manager: leaving it kills what still runs.
+    """A broker; a context manager: its exit kills all processes that still run.
 
     Attributes:
         data: its log directory.
@@ -265,7 +265,7 @@ class KafkaBroker:
                 time.sleep(0.1)
 
     def stop(self, *, kill: bool = False) -> None:
-        """Stop it as an operator does; or kill the broker, not its ZooKeeper."""
+        """Stop it like an operator; or kill the broker, but not its ZooKeeper."""
         assert self._broker is not None
         if kill:
             self._broker.kill()

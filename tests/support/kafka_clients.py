@@ -1,7 +1,7 @@
 """Kafka clients of a broker: topics, and records as logstore has them.
 
 There are two: Kafka's own (`kafka/Records.java`), of the release of the broker, and
-librdkafka. Import this module behind ``pytest.importorskip("confluent_kafka")``.
+librdkafka. Import this module after ``pytest.importorskip("confluent_kafka")``.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _TYPES = {
 def connection(broker: KafkaBroker) -> dict[str, Any]:
     """Settings for any client of librdkafka's."""
     settings: dict[str, Any] = {"bootstrap.servers": broker.address, "log_level": 0}
-    if numbers_of(broker.release) < (0, 10):  # cannot say what it knows
+    if numbers_of(broker.release) < (0, 10):  # cannot list its API versions
         fallback = {"broker.version.fallback": broker.release}
         settings |= {"api.version.request": False, **fallback}
     return settings
@@ -101,14 +101,14 @@ def create_topics(
 
 
 def delete_topics(broker: KafkaBroker, *names: str) -> None:
-    """Have the broker delete topics; it does so later."""
+    """Ask the broker to delete topics; it deletes them later."""
     admin = _admin(broker)
     for future in admin.delete_topics(list(names)).values():
         future.result(_SECONDS)
 
 
 def delete_records(broker: KafkaBroker, topic: str, before: int) -> None:
-    """Have the broker delete the records of partition 0 below an offset."""
+    """Ask the broker to delete the records of partition 0 below an offset."""
     place = TopicPartition(topic, 0, before)
     admin = _admin(broker)
     for future in admin.delete_records([place]).values():

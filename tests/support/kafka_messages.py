@@ -18,17 +18,17 @@ _TEXTS = (
     "tab\tend\n",
     "\x01\x1f\x7f",
 )
-# A value that means something, where others end Kafka's tool.
+# Number of valid values of fields whose other values make Kafka's tool fail.
 _RANGES = {"transactionStatus": 8}
 _NEVER_NULL = "transactionPartitions"
 _SIZES = {"int8": 8, "int16": 16, "uint16": 16, "int32": 32, "int64": 64}
-# Not negative to us; Kafka's tool shows them with any sign.
+# Not negative in logstore; Kafka's tool shows them with either sign.
 _SIZES |= {"uint31": 32, "uint63": 64}
 
 
 def random_message(rng: random.Random, message: Message, version: int) -> bytes:
     """The bytes of a message, which begin with the version. Tagged fields may be left
-    out, or be there with their default; unknown ones are among them."""
+    out, or have their default; some are unknown ones."""
     writer = Writer(version >= message.flexible)
     writer.put("h", version)
     _fields(rng, writer, message.fields, version)

@@ -56,7 +56,7 @@ class Dump:
     complaints: tuple[str, ...]
 
     def sections(self) -> dict[str, list[str]]:
-        """The lines of each file, by its path as it was given.
+        """The lines of each file, by the path given for it.
 
         A section's lines come after its "Dumping" line. Values in tests have no
         line ends, and only "\n" is one: others occur in values.
@@ -131,7 +131,7 @@ class KafkaTools:
 
 
 def numbers_of(release: str) -> tuple[int, ...]:
-    """A release in a form that compares with others."""
+    """A release as numbers, in a form that can be compared."""
     return tuple(int(part) for part in release.split("."))
 
 

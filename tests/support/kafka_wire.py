@@ -1,7 +1,7 @@
-"""Requests to a broker, byte by byte: what no client library lets its caller decide.
+"""Requests to a broker, byte by byte: fields that no client library exposes.
 
-The batches of a produce request are stored as they are sent, but for the fields that
-are the broker's: offset, leader epoch, and the time of the append.
+A broker stores the batches of a produce request unchanged, except for its own fields:
+offset, leader epoch, and the time of the append.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _LIST_OFFSETS_VERSION, _CREATE_TOPICS_VERSION = 1, 2
 _LATEST = -1
 # The newest with message sets, and the oldest that every release takes with batches.
 _PRODUCE_VERSIONS = {0: 2, 1: 2, 2: 3}
-# A topic is there a while after the port is open, and after the answer to its creation.
+# A topic appears some time after the port is open, and after its creation is answered.
 _UNKNOWN_TOPIC, _NOT_LEADER = 3, 6
-# No broker to create a topic on: it has not reached its controller yet.
+# The broker has not reached its controller yet, so it cannot create a topic.
 _NO_BROKER = 38
 _TIMEOUT_MS = 60_000
 _SECONDS_MAX = 60

@@ -16,7 +16,7 @@ WAIT_S = 180
 
 
 def processes() -> dict[int, tuple[int, str]]:
-    """All there are: (parent, command)."""
+    """All processes of the machine: (parent, command)."""
     found = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit():
@@ -47,8 +47,8 @@ def kill(process: int) -> None:
 
 
 def run_until_stopped(folder: Path, start: Callable[[], Any]) -> None:
-    """Run a query that `start` starts, and restart it when it fails, until the folder
-    has a file `stop`; called by the program. Why it failed goes to `failures`."""
+    """Run the query of `start`, and restart it when it fails, until the folder has a
+    file `stop`; called by the program. Errors are written to `failures`."""
     while True:
         query = start()
         while query.isActive:
@@ -94,7 +94,7 @@ class KilledQuery:
         return self._process is not None and self._process.poll() is None
 
     def kill_driver(self) -> None:
-        """Java and the program; Python's workers see it, sooner or later."""
+        """Kill Java and the program; Python's workers notice it sooner or later."""
         assert self._process is not None
         for process, command in below(self._process.pid).items():
             if "pyspark.daemon" not in command:
@@ -103,7 +103,7 @@ class KilledQuery:
         self._process.wait()
 
     def workers(self) -> list[int]:
-        """Python's: tasks, plans, commits, and the processes that they come from."""
+        """Python's processes: for tasks, plans, commits, and their parents."""
         assert self._process is not None
         found = below(self._process.pid).items()
         return sorted(pid for pid, command in found if "pyspark.daemon" in command)

@@ -1,4 +1,4 @@
-"""How thorough the tests are: what a commit has time for, or everything.
+"""How thorough the tests are: quick enough for a commit, or everything.
 
 `make test` runs the commit level, `make test-all` everything. A test that looks at each
 call, line, bit or length of something looks at some of them at the commit level: always
@@ -6,11 +6,11 @@ the same ones, which the name of the test and its parameters choose. So tests th
 the same to several formats look at different ones.
 
 - `some`: a few of a sequence.
-- `Steps`: a few of the steps of something whose number is known when it has run.
-- `stride`: each n-th step of what ends at a step not known before.
+- `Steps`: a few of the steps of a run, whose number is known after the first run.
+- `stride`: each n-th step of a run that ends at a step not known before.
 - ``@pytest.mark.sampled(n)``: a few of a test's parameters.
 - ``@pytest.mark.thorough``: a test, or a parameter, that the commit level leaves out.
-- `mostly_thorough`: parameters of a fixture that is dear, of which the commit level has
+- `mostly_thorough`: parameters of an expensive fixture, of which the commit level runs
   one.
 """
 
@@ -45,7 +45,7 @@ def some(items: Sequence[_T], count: int, salt: str = "") -> list[_T]:
     ``all``, each.
 
     Args:
-        salt: another value chooses others, where a test asks more than once.
+        salt: another value chooses others, for a test that calls this more than once.
     """
     if IS_ALL or len(items) <= count:
         return list(items)
@@ -54,11 +54,11 @@ def some(items: Sequence[_T], count: int, salt: str = "") -> list[_T]:
 
 
 class Steps:
-    """The numbers of the steps of something that is disturbed at each: 1, 2, ..., up to
-    one behind the last; at the commit level `count` of these.
+    """Numbers of the steps at which a run is disturbed: 1, 2, ..., up to one past the
+    last; at the commit level `count` of these.
 
     Attributes:
-        total: how many steps the last round had, which each round sets.
+        total: number of steps of the last round, set by each round.
     """
 
     def __init__(self, count: int = 5) -> None:
@@ -67,7 +67,7 @@ class Steps:
 
     def __iter__(self) -> Iterator[int]:
         if not IS_ALL:
-            # At no step: the disturbance itself may change how many there are.
+            # An undisturbed run first: a disturbance may change the number of steps.
             yield _NEVER
             yield from some(range(1, self.total + 1), self._count - 1)
             return
@@ -78,13 +78,13 @@ class Steps:
 
 
 def stride(length: int) -> int:
-    """How far to go from one step to the next of something whose number of steps is
-    known at its end only: `length`, or 1 at the level ``all``."""
+    """Distance between the disturbed steps of a run whose number of steps is known only
+    at its end: `length`, or 1 at the level ``all``."""
     return 1 if IS_ALL else length
 
 
 def mostly_thorough(items: Iterable[_T], kept: _T) -> list[Any]:
-    """Parameters, of which the commit level leaves out all but `kept`."""
+    """Parameters of which the commit level runs only `kept`."""
     return [
         item if item == kept else pytest.param(item, marks=pytest.mark.thorough)
         for item in items

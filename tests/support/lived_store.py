@@ -1,5 +1,5 @@
-"""A store that has been through everything that happens to stores: a kill, damage and
-repair, retention, new indexes, publications, truncation, deletion, named producers."""
+"""A store with a long history: a kill, damage and repair, retention, rebuilt indexes,
+publications, truncation, deletion, named producers."""
 
 from __future__ import annotations
 
@@ -116,7 +116,8 @@ def _boundary(partition: logstore.Partition) -> int:
 
 
 def _publish(store: logstore.Store, kept: dict[str, int]) -> None:
-    """In two steps, with records between them; one topic gets the file itself."""
+    """Publish in two steps, with records between them; one topic adopts the staged
+    file."""
     topics = [store.topic(name)[0] for name in ("published", "adopted")]
     for sequence in (1, 2):
         with adopting(), store.stage("job", sequence) as stage:
@@ -177,8 +178,8 @@ def _append_until_killed(directory: str, acknowledged: Connection) -> None:
 
 
 def _kill(directory: Path) -> list[int]:
-    """A process appends until it is killed; its last write is torn. Opening recovers.
-    Returns the ends that were acknowledged."""
+    """Let a process append until it is killed; its last write is torn. Opening
+    recovers. Returns the acknowledged ends."""
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe(duplex=False)
     process = context.Process(
@@ -199,7 +200,7 @@ def _kill(directory: Path) -> list[int]:
 
 
 def _damage(directory: Path) -> dict[str, int]:
-    """One log loses a batch in the middle, the other one its end."""
+    """Damage and repair two logs: one loses a batch in the middle, one its end."""
     for topic, mode in (("repaired", "skip"), ("repaired-end", "cut")):
         logs = logs_in(directory / f"{topic}-0")
         log = logs[0 if mode == "skip" else -2]
@@ -215,7 +216,7 @@ def _damage(directory: Path) -> dict[str, int]:
 
 
 def _reindex(directory: Path) -> int:
-    """All indexes of a log are lost, and built again."""
+    """Delete and rebuild all indexes of a log."""
     partition = directory / "reindexed-0"
     indexes = [*partition.glob("*.index"), *partition.glob("*.timeindex")]
     for path in indexes:

@@ -54,7 +54,7 @@ def manifests(partition: Path) -> list[tuple[Path, dict[str, Any]]]:
 def check_nothing_is_lost(
     partition: Path, before: dict[str, bytes], places: list[tuple[Path, dict[str, Any]]]
 ) -> None:
-    """Every byte of the logs is in them still, or where a manifest says."""
+    """Check that every byte of the logs is still in them, or in a quarantine's file."""
     left = set(log_bytes(partition).values())
     for name, data in before.items():
         rest, pos = [], 0
@@ -88,8 +88,8 @@ def offsets_read(store: Path) -> list[int]:
 def check_mended(
     store: Path, offsets: list[int], end: int, *, openings: int = 1
 ) -> None:
-    """The store is intact, has just these records, continues at `end`, takes appends,
-    and is opened without a word at the next opening but `openings`."""
+    """Check that the store is intact, has just these records, continues at `end` and
+    takes appends, and that after `openings` openings the next one reports nothing."""
     report = logstore.verify(store, deep=True)
     assert report.problems == ()
     assert offsets_read(store) == offsets

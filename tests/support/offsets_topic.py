@@ -76,7 +76,7 @@ def described(group: GroupMetadata) -> Pair:
 
 
 class OffsetsTopic:
-    """The directory of a broker, which appends to it as a broker does: also batches of
+    """The directory of a broker, with appends in a broker's form, including batches of
     transactions, which logstore does not write.
 
     Args:

@@ -1,8 +1,8 @@
-"""The same of a broker of any release: topics, records and offsets of groups.
+"""Kafka clients of a broker of any release: topics, records and offsets of groups.
 
-From 0.10 on librdkafka does it. It cannot talk to 0.8.2, whose own classes do
-(`kafka/Simple.java`). Import this module behind ``pytest.importorskip``, as
-`support.kafka_clients`.
+The client is librdkafka for 0.10 and later. It cannot talk to 0.8.2, for which that
+release's own classes are used (`kafka/Simple.java`). Import this module after
+``pytest.importorskip``, like `support.kafka_clients`.
 """
 
 from __future__ import annotations

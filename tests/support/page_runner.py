@@ -4,9 +4,9 @@
 
 Blocks of Python share one namespace, as if they were typed into one session; a block of
 shell is given to bash, which stops at the first line that fails. Without `--spark`,
-blocks of Python that are about Spark are left out, and so are those of shell that have
-the pattern of `--leave-out`, for a page that another test has run already. Paths on a
-page are relative, so the directory should be empty.
+blocks of Python that are about Spark are left out. Blocks of shell that contain the
+pattern of `--leave-out` are left out too, for a page that another test has run already.
+Paths on a page are relative, so the directory should be empty.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from support.pages import Block, blocks_of
 
-# A job of Spark's Kafka source or sink. Comments say how each line changes when the
-# job moves over, so that is what is run.
+# A job of Spark's Kafka source or sink. Its comments say how each line changes when the
+# job moves to logstore; the changed job is run.
 KAFKA_JOB = re.compile(r'format\("kafka"\)')
 ABOUT_SPARK = re.compile(r"\bspark\b", re.IGNORECASE)
 # An endless stream is stopped after its first batch.
@@ -34,8 +34,8 @@ FIRST_BATCH_S = 60
 
 
 def moved(text: str) -> str:
-    """The job as its comments say: ``old  # .new`` becomes ``.new``; a value that has
-    to be ``a new one`` gets another name."""
+    """Apply the comments of a job: ``old  # .new`` becomes ``.new``; a value with the
+    comment ``a new one`` gets another name."""
     lines = []
     for line in text.splitlines():
         code, _, comment = line.partition("  # ")

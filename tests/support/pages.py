@@ -19,7 +19,7 @@ from pathlib import Path
 __all__ = ["ROOT", "RUNNABLE", "Block", "blocks_of", "make_environment", "run_page"]
 
 ROOT = Path(__file__).parents[2]
-# Languages of blocks that are run, and of those that are data and are parsed.
+# Languages of blocks that are run, and of blocks of data, which are parsed.
 RUNNABLE = ("python", "py", "sh")
 DATA = ("json", "indented")
 
@@ -30,7 +30,7 @@ _LIST_ITEM = re.compile(r"^ *([-*+]|\d+[.)]) ")
 @dataclass(frozen=True, slots=True)
 class Block:
     """A code block: `line` is the number (from 1) of the first line of its text,
-    `language` the word behind the fence, "" if there is no word, "indented" for a block
+    `language` the word after the fence, "" if there is no word, "indented" for a block
     without a fence."""
 
     language: str
@@ -84,7 +84,7 @@ def _closing(lines: list[str], begin: int, fence: str) -> int:
 
 
 def _begins_indented(lines: list[str], number: int, before: str) -> bool:
-    # After an empty line; what follows an item of a list belongs to that.
+    # It follows an empty line, but lines after a list item belong to that item.
     in_list = _LIST_ITEM.match(before) or before.startswith("  ")
     return bool(number) and not lines[number - 1] and not in_list
 
@@ -100,14 +100,14 @@ _STAMPS = ("venv", "package", "test", "spark")
 def make_environment(folder: Path) -> Path:
     """An environment without logstore; its Python."""
     venv.create(folder)
-    # The pip of the environment that tests, which takes seconds less to have.
+    # The pip of the tests' environment: an installation would take seconds.
     pip = folder / "bin" / "pip"
     pip.write_text(f'#!/bin/sh\nexec "{folder / "bin" / "python"}" -m pip "$@"\n')
     pip.chmod(0o755)
     (packages,) = folder.glob("lib/python*/site-packages")
     shared = [path for path in sys.path if path.endswith("site-packages")]
-    # Below its own, and not followed further: an editable installation there is a
-    # `.pth` file, which counts only in a directory of the environment itself.
+    # Searched after its own directory, and not recursively: an editable installation is
+    # a `.pth` file, which counts only in a directory of the environment itself.
     (packages / "shared.pth").write_text("".join(f"{path}\n" for path in shared))
     # `make` finds everything set up.
     for name in _STAMPS:
@@ -126,7 +126,7 @@ def _environment(python: Path, wheel: Path, java_home: str) -> dict[str, str]:
         "PIP_IGNORE_INSTALLED": "1",
         "PIP_FIND_LINKS": str(wheel.parent),
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
-        # `make test` is what runs this test: here it only has to find its way.
+        # `make test` runs this test: here its command only has to start.
         "VENV": str(folder),
         "PYTEST_ARGS": "--version",
         "DEMO_ARGS": "--records 20000",
@@ -156,7 +156,7 @@ def run_page(
     Args:
         folder: an empty directory, in which they run.
         python: of an environment of `make_environment`.
-        wheel: what ``pip install pylogstore`` finds.
+        wheel: found by ``pip install pylogstore``.
         spark: whether blocks that need Spark are run, too.
         leave_out: a pattern; blocks of shell that have it are not run.
 

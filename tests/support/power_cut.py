@@ -1,8 +1,8 @@
-"""The states that a power cut may leave of a moment of a `MemoryDisk`.
+"""Possible states of a `MemoryDisk` after a power cut at some moment.
 
-Each pending change has a separate fate: it reached the disk or not, and of a write also
-a part of it, or zeros or other bytes in its place. `cuts` goes through the fates that
-are known to matter, one change at a time, and mixes them at random.
+Each pending change has a separate fate: it reached the disk or not; of a write a part
+may have reached it, or zeros or other bytes are in its place. `cuts` tries the fates
+that are known to matter, one change at a time, and mixes them at random.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from collections.abc import Iterator, Sequence
 
 from support.disk_changes import Change, Moment, Names, Nodes, Write, apply
 
-# What no checksum of a batch covers: a tear in it before a block with an old batch of
-# the same length makes a batch that cannot be distinguished from a new one.
+# Bytes that no checksum of a batch covers: a tear in them before a block with an old
+# batch of the same length makes a batch that cannot be distinguished from a new one.
 _HEADER = 21
 
-# The offset that a batch begins with. In a wrapper (magic 0 and 1) it tells the offsets
-# of the messages inside, and no checksum covers it.
+# The offset field at the start of a batch. In a wrapper (magic 0 and 1) it determines
+# the offsets of the messages inside, and no checksum covers it.
 _OFFSET = 8
 
 # (words, changes that reached the disk, in order)
@@ -57,7 +57,7 @@ def _outcomes(moment: Moment, rng: random.Random, most: int) -> Iterator[Outcome
 
 
 def _single(moment: Moment, rng: random.Random) -> Iterator[Outcome]:
-    """One change has another fate than the others."""
+    """Outcomes in which one change has another fate than the others."""
     pending = moment.pending
     count = len(pending)
     for at in range(count):
@@ -115,16 +115,15 @@ def _rewritten(write: Write, found: bytes, moment: Moment) -> bytes:
 
 
 def _tear(size: int, rng: random.Random) -> int:
-    """The place of a tear in a write: anywhere, and often inside the header of a
-    batch."""
+    """Random place of a tear in a write, often inside the header of a batch."""
     if size < 2:
         return 0
     return rng.randrange(1, min(size, rng.choice((20, 70, size))))
 
 
 def _stale(write: Write, moment: Moment) -> bytes:
-    """Bytes that a block had before: the beginning of the same file. (Its offsets are
-    lower, and that is how it is told from what belongs there.)"""
+    """Bytes that a block had before: the beginning of the same file. (They are
+    recognised by their lower offsets.)"""
     old = moment.nodes.get(write.node, b"")
     if not isinstance(old, bytes) or not 0 < len(write.data) <= write.pos:
         return b""
@@ -132,7 +131,7 @@ def _stale(write: Write, moment: Moment) -> bytes:
 
 
 def _mixed(moment: Moment, rng: random.Random) -> Outcome:
-    """Each change has its own fate."""
+    """An outcome in which each change has a random fate."""
     changes: list[Change] = []
     words: list[str] = []
     kept = rng.choice((0.3, 0.6, 0.9))

@@ -1,4 +1,4 @@
-"""Appends of many that a log has prepared: counted, or left to the usual way."""
+"""Prepared appends of many records by a log: counted, or left to the usual way."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ NEVER = 1 << 60
 
 
 class Prepared:
-    """Counts what the log's `PreparedAppend` takes of appends of many; it may be set to
-    take nothing.
+    """Counts appends of many records that the log's `PreparedAppend` takes; it may be
+    set to take none.
 
     Attributes:
         held: results that it returned to threads that have the lock.
@@ -75,7 +75,7 @@ class Prepared:
         )
 
     def append_rows(self, address: int, base: int, is_held: bool) -> range | None:
-        """It is not counted if the usual way asks for it."""
+        """Append rows; not counted if the caller holds the lock (the usual way)."""
         offsets: range | None = None
         if not self.is_off:
             offsets = self._real.append_rows(address, base, is_held)
@@ -91,7 +91,7 @@ class Prepared:
 
 
 def unprepared() -> Any:
-    """A `PreparedAppend` of no log, for which nothing was prepared."""
+    """A `PreparedAppend` without a log, for which nothing was prepared."""
     return native.PreparedAppend(*parts_of_no_log())
 
 

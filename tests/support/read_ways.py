@@ -11,7 +11,7 @@ import logstore
 from logstore.store.opening import open_store
 
 COUNT = 2000
-# Bytes of a value: so many records are more than any reader has read ahead.
+# Bytes of a value: COUNT such records are more than any reader has read ahead.
 SIZE = 1500
 
 Pair = tuple[int, bytes]
@@ -35,7 +35,7 @@ def arrow_of(partition: logstore.Partition) -> Iterator[Pair]:
 
 
 def fetched(partition: logstore.Partition, **options: Any) -> Iterator[Pair]:
-    """A consumer knows its assignment, and nothing of cuts: it keeps to one call."""
+    """Records of one `fetch`: in a loop, a caller would not notice a truncation."""
     for record in partition.fetch(0, 1 << 24, **options):
         yield record.offset, record.value or b""
 
@@ -87,7 +87,7 @@ def offsets_by_way(
 
 @contextlib.contextmanager
 def beside(store: logstore.Store, path: Path, where: str) -> Iterator[Any]:
-    """The topic as the writer's process has it, or as another one does."""
+    """The store as the writer's process has it, or opened by a reader."""
     if where == "own":
         yield store
         return
@@ -98,7 +98,7 @@ def beside(store: logstore.Store, path: Path, where: str) -> Iterator[Any]:
 def append(
     partition: logstore.Partition, value: bytes, count: int, *, size: int = SIZE
 ) -> None:
-    """Batches of one record of the same size: positions fit, whichever writer made
-    them."""
+    """Append batches of one record of the same size, so that positions agree whichever
+    writer appends."""
     for _ in range(count):
         partition.append(value.ljust(size, b"."))

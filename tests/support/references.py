@@ -1,4 +1,4 @@
-"""Leaks of calls of C: references to objects, and memory."""
+"""Leaks of C functions: references to objects, and memory."""
 
 import contextlib
 import gc
@@ -15,12 +15,12 @@ ERRORS = (
 
 
 def counts(*things):
-    """Reference counts, all with the same extra ones."""
+    """Reference counts of objects, each with the same surplus."""
     return [sys.getrefcount(thing) for thing in things]
 
 
 def growth(call, many=MANY):
-    """Bytes that many calls leak: an object each would be a megabyte.
+    """Bytes that many calls leak: one object for each call would be a megabyte.
 
     The least of three tries: threads of other stores allocate, too.
     """

@@ -1,7 +1,7 @@
-"""The releases of Apache Kafka that tests start: their one list.
+"""The list of Apache Kafka releases that tests start.
 
-A test that is to see every release takes `each_release`. A commit has time for the
-newest one alone; ``make test-all`` starts the others, too.
+A test for every release takes `each_release`. The commit level runs only the newest
+one; ``make test-all`` starts the others, too.
 """
 
 from __future__ import annotations
@@ -32,5 +32,5 @@ if tuple(BY_NAME) != RELEASES:
 
 
 def each_release() -> list[Any]:
-    """Parameters: the releases, of which a commit has the newest."""
+    """Parameters: the releases, of which the commit level runs only the newest."""
     return mostly_thorough(STARTED, NEWEST)

@@ -50,7 +50,7 @@ def kinds(report: logstore.types.Report) -> list[tuple[str, str]]:
 
 
 class Checker(HTMLParser):
-    """Well-formed, nothing fetched, no attribute that runs anything."""
+    """Checks that a page is well-formed, fetches nothing and runs no script."""
 
     VOID = frozenset({"meta", "link", "br", "hr"})
 

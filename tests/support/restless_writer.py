@@ -1,11 +1,11 @@
-"""A writer that does everything that a writer may do, until it is killed, and a journal
-from which a reader knows what it may find.
+"""A writer that makes calls of every kind until it is killed, and a journal from which
+a reader knows the allowed content.
 
     python -m support.restless_writer STORE JOURNAL SEED
 
-A value has the place of its record, and how often the log had been cut when it was
+A value holds the place of its record, and how often the log had been cut when it was
 written: that, and the place of each cut, determines each record of each view of the
-log. The journal has a line before and a line after each step; it is never behind.
+log. The journal has a line before and a line after each step; it never lags.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["PARTITIONS", "Account", "RestlessWriter", "account_of"]
 
 TOPIC = "orders"
 PARTITIONS = 2
-# Of a partition; a longer one loses its head.
+# Maximum length of a partition; the head of a longer one is deleted.
 RECORDS_MAX = 6_000
 # Lines of the journal: before a cut, when it is done, and when a kill prevented it;
 # before and after records are appended; before and after a head is deleted.
@@ -62,7 +62,7 @@ class Account(NamedTuple):
     start_max: int = 0
 
     def after(self, kind: str, numbers: list[int]) -> Account:
-        """After another line."""
+        """State after another line."""
         if kind == CUT:
             number, offset = numbers
             return self._replace(
@@ -114,7 +114,7 @@ def account_of(journal: Path) -> list[Account]:
 
 
 class RestlessWriter:
-    """The process."""
+    """The process of the writer."""
 
     def __init__(self, path: Path, journal: Path, seed: int) -> None:
         self.kills = 0
@@ -139,11 +139,11 @@ class RestlessWriter:
             time.sleep(0.02)
 
     def check(self) -> None:
-        """Raises AssertionError if it has ended."""
+        """Raise AssertionError if it has ended."""
         assert self._process.poll() is None, "the writer has ended"
 
     def pause(self) -> None:
-        """Stop it at once, in the middle of anything."""
+        """Stop it at once, possibly in the middle of a call."""
         os.kill(self._process.pid, signal.SIGSTOP)
         os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOWAIT)
 
@@ -181,7 +181,7 @@ class _Program:
                 account = account.after(kind, [end])
             self._cuts.append(max(account.cuts))
         self._sequence = self._store.published("restless") or 0
-        # Where calls ended: a batch ends there, so the log can be cut there.
+        # End offsets of calls, at which a batch ends: the log can be cut there.
         self._ends: list[list[int]] = [[] for _ in self._partitions]
 
     def _create(self) -> None:
@@ -203,7 +203,7 @@ class _Program:
         os.write(self._journal, line.encode() + b"\n")
 
     def run(self) -> None:
-        """Until it is killed, or has lost its parent."""
+        """Work until it is killed, or its parent has ended."""
         parent = os.getppid()
         steps = [self._append] * 12 + [self._publish] * 2
         steps += [self._roll, self._flush, self._cut, self._delete]
@@ -271,7 +271,7 @@ class _Program:
 
 
 def main() -> None:
-    """Until it is killed."""
+    """Work until it is killed."""
     _Program(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])).run()
 
 

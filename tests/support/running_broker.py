@@ -1,6 +1,6 @@
 """Apache Kafka 3.9.1 as a process: one broker (KRaft, one node), until it is killed.
 
-The jars are those of `support.kafka_tools`; confluent-kafka is its client.
+The jars come from `support.kafka_tools`; confluent-kafka is its client.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Broker:
 
     Args:
         directory: an empty one.
-        more: settings that go before those that it has.
+        more: settings that go before its own.
 
     Raises:
         ToolsUnavailableError: Java, Maven or the jars are missing.

@@ -28,15 +28,15 @@ def _die_with_parent() -> None:
 
 
 class Session:
-    """A process in a separate session, with all that it starts there, in whatever
-    groups. Its id stays taken until `kill`, so that no other process is hit."""
+    """A process in a separate session, with all processes that it starts there, in any
+    group. Its id is not reused until `kill`, so that no other process is killed."""
 
     def __init__(
         self, command: Sequence[str], env: Mapping[str, str], output: Path, errors: Path
     ) -> None:
         output.write_bytes(b"")
         errors.write_bytes(b"")
-        # Appending both, which may be the same file.
+        # Both in append mode, as they may be the same file.
         with output.open("ab") as out, errors.open("ab") as err:
             self._process = subprocess.Popen(
                 command,
@@ -70,7 +70,7 @@ class Session:
         return found
 
     def kill(self) -> int:
-        """SIGKILL for all of them, as when their machine dies; the exit status of the
+        """Send SIGKILL to all of them, as if their machine died; the exit status of the
         first one."""
         # Repeat until no process is left: one may start another between the two looks.
         while not self._is_killed and (members := self.members()):
@@ -109,7 +109,7 @@ class Daemon(Session):
 
 
 class Cluster:
-    """The cluster; `directory` has logs and what the workers need.
+    """The cluster; `directory` has the logs and the working directories.
 
     Attributes:
         url: for `SparkSession.builder.master`.
@@ -130,7 +130,7 @@ class Cluster:
             "SPARK_DAEMON_MEMORY": "256m",
             "SPARK_CONF_DIR": str(directory),
             "PYSPARK_PYTHON": sys.executable,
-            # None of them lives long enough to gain from more.
+            # The processes are too short-lived to gain from more compilation.
             "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         }
         if java_home:
@@ -173,7 +173,7 @@ class Cluster:
 
         Args:
             prefix: a command that runs the command that follows it.
-            env: variables that they have besides.
+            env: additional variables.
         """
         for name in names:
             options = ["--host", "127.0.0.1", "--cores", "1", "--memory", "1g"]
@@ -191,7 +191,7 @@ class Cluster:
         while_running: Callable[[Session], None] | None = None,
         submit_with: Sequence[str] | None = None,
     ) -> subprocess.CompletedProcess[str]:
-        """Run a driver to its end: what it printed, and what it complained about.
+        """Run a driver to its end; return its status, output and errors.
 
         Args:
             program: Python; ``sys.argv[1]`` is the master.

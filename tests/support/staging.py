@@ -27,8 +27,8 @@ from support.values import (
 
 
 class WAY:
-    """How records get into the log in this test: written again, or with the file that
-    they are in, for which they have magic 2."""
+    """How records get into the log in this test: copied, or adopted with the staged
+    file, which requires magic 2."""
 
     magic = 1
 

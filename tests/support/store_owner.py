@@ -16,7 +16,7 @@ with logstore.open(sys.argv[1], config=config, lock_timeout_ms=120_000) as store
     print("open", flush=True)
     sys.stdin.read()
 """
-# As a Kafka broker has it: its lock says nothing about it.
+# Like a Kafka broker: its lock file does not describe it.
 _BROKER = """
 import fcntl, sys
 with open(sys.argv[1] + "/.lock", "a") as file:
@@ -27,11 +27,11 @@ with open(sys.argv[1] + "/.lock", "a") as file:
 
 
 class StoreOwner:
-    """The process, if it runs. It ends when its test does.
+    """A process that owns a store, if it runs. It ends with its test.
 
     Args:
-        takes_requests: it publishes what other processes hand in.
-        is_broker: it is another program than logstore, which never does.
+        takes_requests: it publishes the requests of other processes.
+        is_broker: it is another program than logstore, and never publishes.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class StoreOwner:
 
     @property
     def pid(self) -> int:
-        """Its number."""
+        """Process id."""
         assert self._process is not None
         return self._process.pid
 
@@ -69,17 +69,17 @@ class StoreOwner:
         assert self._process.stdout.readline() == b"open\n"
 
     def stop(self) -> None:
-        """Let it close the store, and wait for its end."""
+        """Make it close the store, and wait for its end."""
         assert self._process is not None
         self._process.communicate()
         self._process = None
 
     def pause(self) -> None:
-        """It answers nothing until `go_on`."""
+        """Stop the process until `go_on`."""
         os.kill(self.pid, signal.SIGSTOP)
 
     def go_on(self) -> None:
-        """The end of a pause."""
+        """End a pause."""
         os.kill(self.pid, signal.SIGCONT)
 
     def kill(self) -> bool:

@@ -17,7 +17,7 @@ _Result = TypeVar("_Result")
 
 _HAS_UVLOOP = importlib.util.find_spec("uvloop") is not None
 
-# The loops that a test is to run under.
+# The kinds of loops under which a test runs.
 every_loop = pytest.mark.parametrize(
     "loop_kind",
     [
@@ -52,7 +52,7 @@ async def new_partition(
 
 
 async def until(is_so: Callable[[], object]) -> None:
-    """Return when a condition holds; the test's own time limit ends it else."""
+    """Return when a condition holds; else the test's time limit ends it."""
     while not is_so():
         await asyncio.sleep(0.001)
 

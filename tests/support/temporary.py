@@ -1,8 +1,8 @@
-"""Where tests put their files: in memory, if there is room.
+"""Temporary directories of tests: in memory, if there is room.
 
-A test waits for each sync of a disk, and most tests ask nothing of the disk. At the
-level ``all`` (tests/support/levels.py), and where ``TMPDIR`` is set, tests use the
-directory that the system gives.
+A test waits for each sync of a disk, and most tests do not need a disk. At the level
+``all`` (tests/support/levels.py), and if ``TMPDIR`` is set, tests use the system's
+temporary directory.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _DISK: Final = "LOGSTORE_TEST_DISK"
 
 
 def use_memory(memory: Path = MEMORY) -> Path | None:
-    """Let all that this process and its children make by `tempfile` be in memory, if
-    the level is that of a commit and there is room.
+    """Make `tempfile` use memory in this process and its children, at the commit level
+    and if there is room.
 
     Returns:
-        The directory, which the caller must `remove`; None: the system's is used. That
-        of an earlier run is removed here.
+        The directory, which the caller must `remove`; None: the system's is used. The
+        directory of an earlier run is removed here.
     """
     if IS_ALL or "TMPDIR" in os.environ or not memory.is_dir():
         return None
@@ -44,7 +44,7 @@ def use_memory(memory: Path = MEMORY) -> Path | None:
     if min(shutil.disk_usage(memory).free, _available()) < NEEDED:
         return None
     directory = memory / f"{_PREFIX}{os.getpid()}"
-    directory.mkdir(mode=0o755)  # tests of other users have their files in it, too
+    directory.mkdir(mode=0o755)  # tests as other users have their files in it, too
     os.environ[_DISK] = tempfile.gettempdir()
     os.environ["TMPDIR"] = tempfile.tempdir = str(directory)
     return directory
@@ -52,7 +52,7 @@ def use_memory(memory: Path = MEMORY) -> Path | None:
 
 @contextlib.contextmanager
 def on_disk() -> Iterator[Path]:
-    """A directory on the disk for a test that asks something of it."""
+    """A directory on the disk for a test that needs one."""
     place = os.environ.get(_DISK, tempfile.gettempdir())
     with tempfile.TemporaryDirectory(prefix="logstore-", dir=place) as directory:
         yield Path(directory)

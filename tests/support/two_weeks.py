@@ -17,7 +17,7 @@ PARTITIONS = 3
 
 
 def _said(*words: object) -> None:
-    """Say what is promised now: the parent reads it even if this process is killed."""
+    """Report a promise: the parent reads it even if this process is killed."""
     sys.stdout.write(" ".join(map(str, words)) + "\n")
     sys.stdout.flush()
 

@@ -23,7 +23,7 @@ needs_root = pytest.mark.skipif(
 
 @contextlib.contextmanager
 def shared_place(user: int) -> Iterator[Path]:
-    """A directory of a user's that others can get at: pytest's own ones are closed."""
+    """A user's directory that others can access, unlike pytest's directories."""
     place = Path(tempfile.mkdtemp(prefix="logstore-"))
     try:
         os.chown(place, user, user)

@@ -117,7 +117,7 @@ def live(store: Path) -> None:
 
 
 def load_all() -> None:
-    """Import what comes at its first use: imports are not what is watched."""
+    """Import modules that are loaded at first use: imports are not watched."""
     assert all(getattr(logstore, name) for name in logstore.__all__)
     importlib.import_module("logstore.cli.run")
     print_table(Printer(io.StringIO()), [Column("name", str)], ["value"])
