@@ -152,8 +152,8 @@ class TopicSettings:
         return config
 
     def append_config(self, topic: str) -> TopicConfig:
-        """Return `config`, with the format in which the logs are continued. If the topic
-        has no settings, its logs are read once: a reader does not need the format.
+        """Return `config`, with the format in which the logs are continued. The logs of
+        a topic without settings are read once: a reader does not need the format.
 
         Raises:
             ConfigError: as `config`.
