@@ -36,7 +36,7 @@ class RecordsPage(Page):
         Binding("g,home", "first", "First", show=False),
         Binding("G,end", "last", "Last", show=False),
         Binding("f", "follow", "Follow"),
-        Binding("v", "mode", "BrowserView"),
+        Binding("v", "mode", "View"),
         Binding("n", "step(1)", "Next", show=False),
         Binding("p", "step(-1)", "Previous", show=False),
         Binding("z", "zoom", "Zoom", show=False),
