@@ -37,8 +37,8 @@ BUGS_OF_RECORDS = (
     unit_bug(
         "the checksum after a zstd frame is not skipped",
         "record/compression.py",
-        "        pos += at + (4 if parameters.has_checksum else 0)\n",
-        "        pos += at\n",
+        "        pos += block_pos + (4 if parameters.has_checksum else 0)\n",
+        "        pos += block_pos\n",
         "record/test_compression.py",
     ),
     unit_bug(
