@@ -9,8 +9,9 @@ BUGS_OF_CANCELLATIONS = (
     Bug(
         "a record counts as delivered when it was read ahead",
         "group/consumer/reading.py",
-        (("                    self._ahead = found[::-1]\n",
-          "                    self._ahead, self.position = found[::-1], position\n"),),
+        (("                    self._ahead = records[::-1]\n",
+          "                    self._ahead = records[::-1]\n"
+          "                    self.position = position\n"),),
         "cancellations",
     ),
     Bug(
