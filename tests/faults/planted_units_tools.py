@@ -68,8 +68,8 @@ BUGS_OF_TOOLS = (
     unit_bug(
         "--no-links makes links",
         "cli/snapshot.py",
-        "links=not given[\"no_links\"]",
-        "links=given[\"no_links\"]",
+        "links=not arguments[\"no_links\"]",
+        "links=arguments[\"no_links\"]",
         "cli/test_snapshot.py",
     ),
     unit_bug(
