@@ -19,11 +19,11 @@ BUGS_OF_CANCELLATIONS = (
         "aio/turns.py",
         (("                if is_fresh is None:\n                    return None\n",
           "                if is_fresh is None:\n                    return None\n"
-          "                found = take(not is_fresh)\n"
-          "                if found:\n"
+          "                result = take(not is_fresh)\n"
+          "                if result:\n"
           "                    self._give_back()\n"
           "                    await asyncio.sleep(0)\n"
-          "                    return found\n"),),
+          "                    return result\n"),),
         "cancellations",
         quick=1,
     ),
