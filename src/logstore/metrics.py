@@ -223,7 +223,9 @@ def text(metrics: Mapping[str, Any]) -> str:
         (OF_GROUP_PARTITION, _group_partitions(metrics)),
     ):
         for metric in metrics_of:
-            lines += _family(metric, [(at, row.get(metric.key)) for at, row in rows])
+            lines += _family(
+                metric, [(labels, row.get(metric.key)) for labels, row in rows]
+            )
     return "\n".join(lines) + "\n"
 
 

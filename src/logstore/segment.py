@@ -337,8 +337,8 @@ class Segment(native.SegmentFields):
                 offset=offset,
             )
             if scan.headers:
-                found = OffsetPosition(walk.pos + scan.pos, scan.last_offset)
-                return found, scan.headers[0]
+                batch_place = OffsetPosition(walk.pos + scan.pos, scan.last_offset)
+                return batch_place, scan.headers[0]
             walk.take(scan, offset)
             reads += 1
         return None
@@ -459,9 +459,11 @@ class Segment(native.SegmentFields):
     ) -> FileWalk:
         """A walk from the first batch with a last offset >= `offset`, which is sought
         from a place on: little is read to find it. Raises: as `seek`."""
-        found = self.seek(place, offset)
+        located_batch = self.seek(place, offset)
         end = OffsetPosition(self.size, offset - 1)
-        return FileWalk(self, found[0] if found else end, buffer, checks=self.checks)
+        return FileWalk(
+            self, located_batch[0] if located_batch else end, buffer, checks=self.checks
+        )
 
     def walk_from(
         self,
@@ -520,9 +522,12 @@ class Segment(native.SegmentFields):
         if offset >= self.next_offset:
             return None
         with contextlib.suppress(CorruptRecordError, UnsupportedError):
-            found = self.seek(None, offset)
-            if found is not None and found[1].max_timestamp == timestamp:
-                return found[0]
+            located_batch = self.seek(None, offset)
+            if (
+                located_batch is not None
+                and located_batch[1].max_timestamp == timestamp
+            ):
+                return located_batch[0]
         return None
 
     def largest_timestamp(self) -> int:

@@ -82,10 +82,10 @@ BUGS = (
     Bug(
         "zeros at the end taken for log",
         "log/scan.py",
-        (("return TailScan(at, last_offset, batches, stop, error, size, wrappers)\n"
-          "        if end == 0:",
-          "return TailScan(size if zeros else at, last_offset, batches, stop, error,"
-          " size, wrappers)\n        if end == 0:"),),
+        (("return TailScan(end_pos, last_offset, batches, stop, error, size,"
+          " wrappers)\n        if end == 0:",
+          "return TailScan(size if zeros else end_pos, last_offset, batches, stop,"
+          " error, size, wrappers)\n        if end == 0:"),),
         "disk_states",
         _APPENDS,
     ),

@@ -9,8 +9,9 @@ BUGS_OF_CANCELLATIONS = (
     Bug(
         "a record counts as delivered when it was read ahead",
         "group/consumer/reading.py",
-        (("                    self._ahead = found[::-1]\n",
-          "                    self._ahead, self.position = found[::-1], position\n"),),
+        (("                    self._ahead = records[::-1]\n",
+          "                    self._ahead = records[::-1]\n"
+          "                    self.position = position\n"),),
         "cancellations",
     ),
     Bug(
@@ -18,11 +19,11 @@ BUGS_OF_CANCELLATIONS = (
         "aio/turns.py",
         (("                if is_fresh is None:\n                    return None\n",
           "                if is_fresh is None:\n                    return None\n"
-          "                found = take(not is_fresh)\n"
-          "                if found:\n"
+          "                result = take(not is_fresh)\n"
+          "                if result:\n"
           "                    self._give_back()\n"
           "                    await asyncio.sleep(0)\n"
-          "                    return found\n"),),
+          "                    return result\n"),),
         "cancellations",
         quick=1,
     ),

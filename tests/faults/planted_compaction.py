@@ -16,9 +16,9 @@ BUGS_OF_COMPACTION = (
     Bug(
         "the state of transactions is lost between segments",
         "log/compact/outcomes.py",
-        (("    for segment in segments:\n        for n, found, ",
+        (("    for segment in segments:\n        for n, headers, ",
           "    for segment in segments:\n        survey.open.clear()\n"
-          "        for n, found, "),),
+          "        for n, headers, "),),
         "compactions",
         quick=1,
     ),

@@ -96,8 +96,8 @@ BUGS_OF_GROUPS = (
     Bug(
         "a record is committed that was not delivered",
         "group/consumer/committer.py",
-        (("                found[key] = OffsetAndMetadata(reader.position)\n",
-          "                found[key] = OffsetAndMetadata(reader.position + 1)\n"),),
+        (("                commits[key] = OffsetAndMetadata(reader.position)\n",
+          "                commits[key] = OffsetAndMetadata(reader.position + 1)\n"),),
         "groups",
         ("commits",),
         quick=1,
@@ -109,7 +109,7 @@ BUGS_OF_GROUPS = (
           "                raise self._fenced(\"it was thrown out",
           "            if False:\n"
           "                raise self._fenced(\"it was thrown out"),
-         ("            if state.rows.get(one) != row:\n"
+         ("            if state.rows.get(partition) != row:\n"
           "                raise self._fenced", "            if False:\n"
           "                raise self._fenced")),
         "groups",

@@ -38,8 +38,8 @@ BUGS_OF_INCARNATIONS = (
     Bug(
         "a consumer that lives goes on above a cut of its log",
         "group/consumer/log_reader.py",
-        (("            if not found and self._step > 1 and not is_other:\n",
-          "            if not found and self._step > 1:\n"
+        (("            if not records and self._step > 1 and not is_other:\n",
+          "            if not records and self._step > 1:\n"
           "                self._latest = Latest()\n"),),
         "incarnations",
     ),
@@ -68,8 +68,8 @@ BUGS_OF_INCARNATIONS = (
     Bug(
         "a consumer that is told of a cut repeats what is committed behind it",
         "group/consumer/positions.py",
-        (("partition.start_offset, self._proven(reader))",
-          "partition.start_offset)"),),
+        (("partition.start_offset, self._proven(reader)\n",
+          "partition.start_offset\n"),),
         "incarnations",
     ),
     Bug(

@@ -129,7 +129,7 @@ BUGS_OF_GROUP_ROOMS = (
     unit_bug(
         "an assignor may give a partition to two members",
         "group/member/assignors.py",
-        "            left.discard(one)\n",
+        "            left.discard(partition)\n",
         "",
         "group/member/test_assignors.py",
     ),
@@ -171,8 +171,8 @@ BUGS_OF_GROUP_ROOMS = (
     unit_bug(
         "a group that is reset to a time after its log begins anew",
         "group/resets.py",
-        "            return end if found is None else found\n",
-        "            return start if found is None else found\n",
+        "            return end if time_offset is None else time_offset\n",
+        "            return start if time_offset is None else time_offset\n",
         "group/test_resets.py",
     ),
     unit_bug(

@@ -43,7 +43,8 @@ BUGS_OF_IO = (
     unit_bug(
         "the next owner carries out what was answered",
         "io/checkpoint/process_requests.py",
-        "            done.append(0 if one is None else one[0])\n",
+        "            done.append(0 if numbered_answer is None else "
+        "numbered_answer[0])\n",
         "            done.append(0)\n",
         "io/checkpoint/test_process_requests.py",
     ),
@@ -138,8 +139,8 @@ BUGS_OF_IO = (
     unit_bug(
         "a cut raises the checkpoint of what is compacted",
         "io/checkpoint/cleaner.py",
-        "after = {key: min(at, ends.get(key, at)) for key, at in before.items()}",
-        "after = {key: ends.get(key, at) for key, at in before.items()}",
+        "            key: min(offset, ends.get(key, offset)) for key, offset in before",
+        "            key: ends.get(key, offset) for key, offset in before",
         "io/checkpoint/test_cleaner.py",
         quick=1,
     ),
@@ -174,8 +175,8 @@ BUGS_OF_IO = (
     unit_bug(
         "the last batch of a state counts though the file is shorter now",
         "io/checkpoint/log_tail.py",
-        "return found is not None and found[0] == self and found[1] <= size",
-        "return found is not None and found[0] == self",
+        "return batch is not None and batch[0] == self and batch[1] <= size",
+        "return batch is not None and batch[0] == self",
         "io/checkpoint/test_log_tail.py",
     ),
     unit_bug(

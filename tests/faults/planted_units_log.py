@@ -96,10 +96,12 @@ BUGS_OF_LOGS = (
     unit_bug(
         "the producers before a cut know a batch that begins at it",
         "log/producers.py",
-        "            batches = [one for one in producer.batches if one.last_offset < "
-        "offset]\n",
-        "            batches = [one for one in producer.batches if one.last_offset <= "
-        "offset]\n",
+        "            batches = [\n"
+        "                batch for batch in producer.batches if batch.last_offset < "
+        "offset\n",
+        "            batches = [\n"
+        "                batch for batch in producer.batches if batch.last_offset <= "
+        "offset\n",
         "log/test_producers.py",
     ),
     unit_bug(
@@ -240,7 +242,7 @@ BUGS_OF_LOGS = (
     unit_bug(
         "an entry of a transaction index that the log contradicts stays",
         "log/recover/transactions.py",
-        "        if entry is None or one.fault_of(entry):\n",
+        "        if entry is None or transaction.fault_of(entry):\n",
         "        if entry is None:\n",
         "log/recover/test_transactions.py",
     ),

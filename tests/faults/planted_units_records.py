@@ -37,8 +37,8 @@ BUGS_OF_RECORDS = (
     unit_bug(
         "the checksum after a zstd frame is not skipped",
         "record/compression.py",
-        "        pos += at + (4 if parameters.has_checksum else 0)\n",
-        "        pos += at\n",
+        "        pos += block_pos + (4 if parameters.has_checksum else 0)\n",
+        "        pos += block_pos\n",
         "record/test_compression.py",
     ),
     unit_bug(
@@ -81,8 +81,8 @@ BUGS_OF_RECORDS = (
     unit_bug(
         "batches of a producer that were overwritten are given out",
         "_native/producers.py",
-        "for number in range(max(one.count - _BATCHES, 0), one.count):",
-        "for number in range(one.count):",
+        "for number in range(max(producer.count - _BATCHES, 0), producer.count):",
+        "for number in range(producer.count):",
         "_native/test_producers.py",
     ),
     unit_bug(

@@ -43,8 +43,8 @@ BUGS_OF_STORES = (
     unit_bug(
         "a request that may have been carried out is taken back",
         "store/hand_in/requester.py",
-        "        return found.entry is not None or not found.is_known\n",
-        "        return not found.is_known\n",
+        "        return outcome.entry is not None or not outcome.is_known\n",
+        "        return not outcome.is_known\n",
         "store/hand_in/test_sharing.py",
     ),
     unit_bug(
@@ -188,8 +188,8 @@ BUGS_OF_STORES = (
     unit_bug(
         "a copy of a topic that is still there has its id",
         "store/catalog/topic_ids.py",
-        "return derived_id(found, topic) if found and is_taken(found, \"\") else found",
-        "return found",
+        "                if kafka_id and is_taken(kafka_id, \"\")\n",
+        "                if False\n",
         "store/catalog/test_topic_ids_found.py",
     ),
     unit_bug(

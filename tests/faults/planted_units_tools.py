@@ -68,8 +68,8 @@ BUGS_OF_TOOLS = (
     unit_bug(
         "--no-links makes links",
         "cli/snapshot.py",
-        "links=not given[\"no_links\"]",
-        "links=given[\"no_links\"]",
+        "links=not arguments[\"no_links\"]",
+        "links=arguments[\"no_links\"]",
         "cli/test_snapshot.py",
     ),
     unit_bug(
@@ -110,8 +110,8 @@ BUGS_OF_TOOLS = (
     unit_bug(
         "a damaged segment is drawn with its neighbour",
         "maintenance/report/charts.py",
-        "        size = 1 << 62 if is_hurt else size + one.size_bytes\n",
-        "        size = size + one.size_bytes\n",
+        "        size = 1 << 62 if is_hurt else size + segment.size_bytes\n",
+        "        size = size + segment.size_bytes\n",
         "maintenance/report/test_charts.py",
     ),
     unit_bug(
@@ -202,7 +202,7 @@ BUGS_OF_TOOLS = (
     unit_bug(
         "damage is told for the first partition alone",
         "maintenance/handover/broker.py",
-        "where = one.path if partition is None",
+        "where = finding.path if partition is None",
         "where = '' if partition is None",
         "maintenance/handover/test_broker.py",
     ),
@@ -230,8 +230,8 @@ BUGS_OF_TOOLS = (
     unit_bug(
         "a handover does not say that zeros at the end are cut",
         "maintenance/handover/opening.py",
-        "            elif one.remedy == kinds.CUT:\n",
-        "            elif one.kind == kinds.TORN_TAIL:\n",
+        "            elif finding.remedy == kinds.CUT:\n",
+        "            elif finding.kind == kinds.TORN_TAIL:\n",
         "maintenance/handover/test_check.py",
     ),
 )  # fmt: skip

@@ -144,7 +144,7 @@ class Outcomes:
             batches in the log.
         needed: last offsets of batches whose headers stay.
         """
-        numbers = [number for one in sorted(aborted) for number in one]
+        numbers = [number for row in sorted(aborted) for number in row]
         ranges = ffi.new("int64_t[]", numbers)
         arrays = [ffi.new("int64_t[]", sorted(set(part))) for part in (spent, needed)]
         self._keep = ranges, arrays

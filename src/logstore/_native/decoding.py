@@ -312,7 +312,7 @@ def decoded_records(
     decoder, base, owner, size, _ = columns
     d = decoder.arrays
 
-    def at(pointer: Any) -> int:
+    def address(pointer: Any) -> int:
         return int(ffi.cast("uintptr_t", pointer))
 
     has_headers = decoder.has_headers
@@ -320,16 +320,16 @@ def decoded_records(
         (decoder, owner),
         decoder.count,
         size,
-        at(base),
-        at(d.offset),
-        at(d.timestamp),
-        at(d.key_pos),
-        at(d.key_len),
-        at(d.value_pos),
-        at(d.value_len),
-        at(d.timestamp_type),
-        at(d.header_pos) if has_headers else 0,
-        at(d.header_count) if has_headers else 0,
+        address(base),
+        address(d.offset),
+        address(d.timestamp),
+        address(d.key_pos),
+        address(d.key_len),
+        address(d.value_pos),
+        address(d.value_len),
+        address(d.timestamp_type),
+        address(d.header_pos) if has_headers else 0,
+        address(d.header_count) if has_headers else 0,
         topic,
         partition,
     )

@@ -57,9 +57,9 @@ class ProducerTable:
 
     def clear(self) -> None:
         """No producer is known."""
-        for one in self._raw:
-            one.id = -1
-            one.count = 0
+        for producer in self._raw:
+            producer.id = -1
+            producer.count = 0
         self._slots.clear()
 
     def remove(self, producer_id: int) -> None:
@@ -81,12 +81,12 @@ class ProducerTable:
             self._next = (slot + 1) % _PRODUCERS_MAX
             self._slots.pop(self._raw[slot].id, None)
             self._slots[producer_id] = slot
-        one = self._raw[slot]
-        one.id = producer_id
-        one.epoch = epoch
-        one.last_sequence = last_sequence
-        one.timestamp = timestamp_ms
-        one.count = 0
+        producer = self._raw[slot]
+        producer.id = producer_id
+        producer.epoch = epoch
+        producer.last_sequence = last_sequence
+        producer.timestamp = timestamp_ms
+        producer.count = 0
 
     @property
     def has_batches(self) -> bool:
@@ -97,15 +97,15 @@ class ProducerTable:
         """The last five batches of each producer that C has appended since they were
         taken, in their order."""
         for slot in self._slots.values():
-            one = self._raw[slot]
-            for number in range(max(one.count - _BATCHES, 0), one.count):
-                batch = one.batches[number % _BATCHES]
+            producer = self._raw[slot]
+            for number in range(max(producer.count - _BATCHES, 0), producer.count):
+                batch = producer.batches[number % _BATCHES]
                 yield TableBatch(
-                    one.id,
-                    one.epoch,
+                    producer.id,
+                    producer.epoch,
                     batch.first_sequence,
                     batch.size,
-                    one.timestamp,
+                    producer.timestamp,
                     batch.last_offset,
                 )
 

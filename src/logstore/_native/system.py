@@ -184,8 +184,8 @@ class Steps:
         self._data: list[bytes | bytearray] = [b""] * len(steps)
         self._error = ffi.new("int32_t *")
         for number, step in enumerate(steps):
-            one = self._c[number]
-            one.kind, one.fd, one.device, one.inode = (
+            c_step = self._c[number]
+            c_step.kind, c_step.fd, c_step.device, c_step.inode = (
                 step.kind, step.fd, step.device, step.inode,
             )  # fmt: skip
             if step.kind in _NAMED:
@@ -194,7 +194,7 @@ class Steps:
                     raise ValueError("embedded null byte")
                 self.set_bytes(number, step.data + b"\0")
                 if step.kind == STEP_FILE:
-                    one.size = step.size
+                    c_step.size = step.size
             else:
                 self.set_bytes(number, step.data, step.pos)
 
@@ -202,21 +202,23 @@ class Steps:
         return len(self._data)
 
     def __getitem__(self, number: int) -> Step:
-        one, held = self._c[number], self._data[number]
-        data = bytes(held[:-1] if one.kind in _NAMED else held)
-        return Step(one.kind, one.fd, one.pos, data, one.size, one.device, one.inode)
+        step, held = self._c[number], self._data[number]
+        data = bytes(held[:-1] if step.kind in _NAMED else held)
+        return Step(
+            step.kind, step.fd, step.pos, data, step.size, step.device, step.inode
+        )
 
     def set_bytes(
         self, number: int, data: bytes | bytearray, pos: int | None = None
     ) -> None:
         """Other data of a step, and another position; None: the same. A bytearray's
         content at the time of the call counts."""
-        one = self._c[number]
+        step = self._c[number]
         # The reference keeps the bytes in memory.
         self._data[number] = data
-        one.data, one.size = ffi.from_buffer("uint8_t[]", data), len(data)
+        step.data, step.size = ffi.from_buffer("uint8_t[]", data), len(data)
         if pos is not None:
-            one.pos = pos
+            step.pos = pos
 
     def set_stamp(self, number: int, stamp: bytes) -> None:
         """Another stamp that a file must have."""
@@ -237,11 +239,11 @@ class Steps:
         if len(fds) != len(self._files):
             self._files = ffi.new("int32_t[]", len(fds))
             self._results = ffi.new("int32_t[]", len(fds))
-        one = self._c[number]
+        step = self._c[number]
         for index, fd in enumerate(fds):
             self._files[index], self._results[index] = fd, -errno.ECANCELED
-        one.data, one.size = ffi.cast("uint8_t *", self._files), 4 * len(fds)
-        one.results = self._results
+        step.data, step.size = ffi.cast("uint8_t *", self._files), 4 * len(fds)
+        step.results = self._results
 
     def sync_results(self) -> list[int]:
         """The errors of these syncs as errno; 0: no error; ECANCELED: the file

@@ -223,7 +223,9 @@ class Consumer:
 
         Raises: as `logstore.Consumer.poll`; `StoreClosedError`: it was stopped.
         """
-        record = await self._taken(lambda one, at_once: one.next_read(at_once=at_once))
+        record = await self._taken(
+            lambda deliveries, at_once: deliveries.next_read(at_once=at_once)
+        )
         assert record is not None  # it waits without a limit
         return record
 
@@ -238,12 +240,14 @@ class Consumer:
         check_int("timeout_ms", timeout_ms, 0, 1 << 53)
         if max_records is not None:
             check_int("max_records", max_records, 1, 1 << 31)
-        found = await self._taken(
-            lambda one, at_once: one.next_many(max_records, at_once=at_once),
+        records = await self._taken(
+            lambda deliveries, at_once: deliveries.next_many(
+                max_records, at_once=at_once
+            ),
             timeout_ms / 1000,
             max_records,
         )
-        return found or {}
+        return records or {}
 
     async def _taken(
         self,
@@ -269,11 +273,11 @@ class Consumer:
                 await asyncio.sleep(0)
                 continue
             # From here to the return nothing is awaited.
-            found = take(deliveries, True)
-            if not found:
+            result = take(deliveries, True)
+            if not result:
                 break
             self._delivered += 1
-            return found
+            return result
         self._delivered = 0
         await self.start()
         blocking = self.blocking
@@ -297,7 +301,7 @@ class Consumer:
         """Ask for topics, instead of those before; as `logstore.Consumer.subscribe`."""
         _check_callbacks(on_assign, on_revoke, on_lost)
         await self._asked(
-            lambda one: one.subscribe(
+            lambda consumer: consumer.subscribe(
                 topics,
                 pattern=pattern,
                 on_assign=on_assign,
@@ -308,20 +312,20 @@ class Consumer:
 
     async def unsubscribe(self) -> None:
         """Give up all partitions, with `on_revoke`, and leave the group."""
-        await self._asked(lambda one: one.unsubscribe())
+        await self._asked(lambda consumer: consumer.unsubscribe())
 
     async def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
         """Read these partitions, and no others; as `logstore.Consumer.assign`."""
-        given = list(partitions)
-        await self._asked(lambda one: one.assign(given))
+        keys = list(partitions)
+        await self._asked(lambda consumer: consumer.assign(keys))
 
     async def subscription(self) -> set[str]:
         """The names of the topics that it asks for."""
-        return await self._asked(lambda one: one.subscription())
+        return await self._asked(lambda consumer: consumer.subscription())
 
     async def assignment(self) -> set[TopicPartition]:
         """The partitions that it has."""
-        return await self._asked(lambda one: one.assignment())
+        return await self._asked(lambda consumer: consumer.assignment())
 
     # ------------------------------------------------------------ commits
 
@@ -330,13 +334,13 @@ class Consumer:
     ) -> None:
         """Commit positions; as `logstore.Consumer.commit`. A task that is cancelled
         does not know whether it is done."""
-        given = None if offsets is None else dict(offsets)
-        await self._asked(lambda one: one.commit(given, durable=durable))
+        commits = None if offsets is None else dict(offsets)
+        await self._asked(lambda consumer: consumer.commit(commits, durable=durable))
 
     async def committed(self, partition: tuple[str, int]) -> OffsetAndMetadata | None:
         """The offset that the group has committed for a partition; None: no commit
         counts."""
-        return await self._asked(lambda one: one.committed(partition))
+        return await self._asked(lambda consumer: consumer.committed(partition))
 
     def transaction(self, *, timeout_ms: int | None = None) -> Transaction:
         """Records that are published together with the positions, all or nothing; as
@@ -357,42 +361,42 @@ class Consumer:
 
     async def position(self, partition: tuple[str, int]) -> int:
         """The offset of the next record of a partition that it has."""
-        return await self._asked(lambda one: one.position(partition))
+        return await self._asked(lambda consumer: consumer.position(partition))
 
     async def seek(self, partition: tuple[str, int], offset: int) -> None:
         """Continue a partition at an offset; as `logstore.Consumer.seek`."""
-        await self._asked(lambda one: one.seek(partition, offset))
+        await self._asked(lambda consumer: consumer.seek(partition, offset))
 
     async def seek_to_beginning(self, *partitions: tuple[str, int]) -> None:
         """Continue partitions at their first record; none given: all."""
-        await self._asked(lambda one: one.seek_to_beginning(*partitions))
+        await self._asked(lambda consumer: consumer.seek_to_beginning(*partitions))
 
     async def seek_to_end(self, *partitions: tuple[str, int]) -> None:
         """Continue partitions after the last record that could be delivered now; none
         given: all."""
-        await self._asked(lambda one: one.seek_to_end(*partitions))
+        await self._asked(lambda consumer: consumer.seek_to_end(*partitions))
 
     async def seek_to_time(self, time_ms: Any) -> None:
         """Continue at the first record since a time; as
         `logstore.Consumer.seek_to_time`."""
-        await self._asked(lambda one: one.seek_to_time(time_ms))
+        await self._asked(lambda consumer: consumer.seek_to_time(time_ms))
 
     async def seek_to_committed(self, *partitions: tuple[str, int]) -> None:
         """Continue partitions at the committed offsets, or by ``reset``; none given:
         all."""
-        await self._asked(lambda one: one.seek_to_committed(*partitions))
+        await self._asked(lambda consumer: consumer.seek_to_committed(*partitions))
 
     async def pause(self, *partitions: tuple[str, int]) -> None:
         """Deliver no records of partitions until `resume`."""
-        await self._asked(lambda one: one.pause(*partitions))
+        await self._asked(lambda consumer: consumer.pause(*partitions))
 
     async def resume(self, *partitions: tuple[str, int]) -> None:
         """Deliver records of partitions again."""
-        await self._asked(lambda one: one.resume(*partitions))
+        await self._asked(lambda consumer: consumer.resume(*partitions))
 
     async def paused(self) -> set[TopicPartition]:
         """The partitions that are paused."""
-        return await self._asked(lambda one: one.paused())
+        return await self._asked(lambda consumer: consumer.paused())
 
     # ------------------------------------------------------------ offsets of the log
 
@@ -400,33 +404,35 @@ class Consumer:
         self, partitions: Iterable[tuple[str, int]]
     ) -> dict[TopicPartition, int]:
         """The offset of the first record of each partition."""
-        given = list(partitions)
-        return await self._asked(lambda one: one.beginning_offsets(given))
+        keys = list(partitions)
+        return await self._asked(lambda consumer: consumer.beginning_offsets(keys))
 
     async def end_offsets(
         self, partitions: Iterable[tuple[str, int]]
     ) -> dict[TopicPartition, int]:
         """The offset after the last record of each partition that could be delivered
         now."""
-        given = list(partitions)
-        return await self._asked(lambda one: one.end_offsets(given))
+        keys = list(partitions)
+        return await self._asked(lambda consumer: consumer.end_offsets(keys))
 
     async def offsets_for_times(
         self, times: Mapping[Any, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """The first record of each partition since a time, Unix milliseconds; None: no
         record is that late."""
-        given = dict(times)
-        return await self._asked(lambda one: one.offsets_for_times(given))
+        lookup_times = dict(times)
+        return await self._asked(
+            lambda consumer: consumer.offsets_for_times(lookup_times)
+        )
 
     async def lag(self) -> dict[TopicPartition, int]:
         """The number of offsets from the position of each of its partitions to the end
         of the records that could be delivered now."""
-        return await self._asked(lambda one: one.lag())
+        return await self._asked(lambda consumer: consumer.lag())
 
     async def group_metadata(self) -> tuple[str | None, int, str]:
         """(group, generation, member); as `logstore.Consumer.group_metadata`."""
-        return await self._asked(lambda one: one.group_metadata())
+        return await self._asked(lambda consumer: consumer.group_metadata())
 
 
 class Transaction:
@@ -465,11 +471,11 @@ class Transaction:
         )
 
     async def __aenter__(self) -> Transaction:
-        def forget(one: ConsumerTransaction) -> None:
-            one.forget()
+        def forget(transaction: ConsumerTransaction) -> None:
+            transaction.forget()
             self._blocking = None
 
-        await self._asked(lambda one: one.__enter__(), forget)
+        await self._asked(lambda transaction: transaction.__enter__(), forget)
         return self
 
     async def __aexit__(
@@ -478,7 +484,9 @@ class Transaction:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self._asked(lambda one: one.__exit__(kind, error, trace), is_kept=True)
+        await self._asked(
+            lambda transaction: transaction.__exit__(kind, error, trace), is_kept=True
+        )
 
     async def append(
         self,
@@ -492,7 +500,7 @@ class Transaction:
     ) -> None:
         """Add a record; it is kept in memory until the commit."""
         await self._asked(
-            lambda one: one.append(
+            lambda transaction: transaction.append(
                 topic,
                 value,
                 key=key,
@@ -500,7 +508,7 @@ class Transaction:
                 timestamp_ms=timestamp_ms,
                 partition=partition,
             ),
-            lambda one: one.take_back(),
+            lambda transaction: transaction.take_back(),
         )
 
     async def commit(self) -> None:
@@ -509,11 +517,11 @@ class Transaction:
         Raises: as `logstore.Consumer.transaction` in its commit: `FencedError`,
         `CommitFailedError` and the errors of `Store.submit`.
         """
-        await self._asked(lambda one: one.commit(), is_kept=True)
+        await self._asked(lambda transaction: transaction.commit(), is_kept=True)
 
     async def abort(self) -> None:
         """Publish nothing, and let `getmany` deliver the same records again."""
-        await self._asked(lambda one: one.abort(), is_kept=True)
+        await self._asked(lambda transaction: transaction.abort(), is_kept=True)
 
 
 def _check_callbacks(*callbacks: object) -> None:

@@ -225,8 +225,8 @@ class Partition:
             timestamp_ms = check_timestamp(timestamp_ms)
         headers = _fixed_headers(headers)
         if isinstance(self._appends, SharedAppends):
-            one = (value,), (key,), (timestamp_ms,), (headers,) if headers else None
-            return (await self.append_shared(one, expected_offset)).start
+            row = (value,), (key,), (timestamp_ms,), (headers,) if headers else None
+            return (await self.append_shared(row, expected_offset)).start
         if expected_offset is None and not self._line.count:
             keys = None if key is None else (key,)
             stamps = None if timestamp_ms is None else (timestamp_ms,)
@@ -258,9 +258,9 @@ class Partition:
             timestamp_ms = check_timestamp(timestamp_ms)
         stamps = self._appends.stamps(timestamp_ms)
         if stamps is not None:
-            given, stored = stamps
+            stamp, stored = stamps
             offset = await self.append(
-                value, key, timestamp_ms=given, headers=headers, durable=durable
+                value, key, timestamp_ms=stamp, headers=headers, durable=durable
             )
             return offset, stored
         check_payload_type(value, "value")

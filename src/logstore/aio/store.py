@@ -369,10 +369,10 @@ class Store:
         whether it is done, and publishing again with the same identity and sequence
         does nothing if it is.
         """
-        given, publish = _listed(staged), self.blocking.publish
+        staged_list, publish = _listed(staged), self.blocking.publish
         return await self._services.run(
             lambda: publish(
-                given,
+                staged_list,
                 identity=identity,
                 sequence=sequence,
                 note=note,
@@ -397,10 +397,10 @@ class Store:
 
         If the task is cancelled, the request stays, as it does after its time.
         """
-        given, submit = _listed(staged), self.blocking.submit
+        staged_list, submit = _listed(staged), self.blocking.submit
         return await self._services.run(
             lambda: submit(
-                given,
+                staged_list,
                 identity=identity,
                 sequence=sequence,
                 note=note,
@@ -434,10 +434,13 @@ class Store:
     ) -> None:
         """Remove staged files that will not be published; as
         `logstore.Store.discard_staged`."""
-        given, discard = _listed(staged), self.blocking.discard_staged
+        staged_list, discard = _listed(staged), self.blocking.discard_staged
         await self._services.run(
             lambda: discard(
-                given, identity=identity, before=before, older_than_ms=older_than_ms
+                staged_list,
+                identity=identity,
+                before=before,
+                older_than_ms=older_than_ms,
             )
         )
 

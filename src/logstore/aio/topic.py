@@ -175,8 +175,8 @@ class Topic:
                 topic.name, topic.partitioner, numbers, key, size
             )
         target = self[partition]
-        one = (value,), (key,), (stamp,), (tuple(headers),) if headers else None
-        span = await target.append_shared(one, None, chosen_of)
+        row = (value,), (key,), (stamp,), (tuple(headers),) if headers else None
+        span = await target.append_shared(row, None, chosen_of)
         is_stamped = target.config.message_timestamp_type == "LogAppendTime"
         stored = -1 if is_stamped else stamp
         return RecordMetadata(topic.name, partition, span.start, stored)

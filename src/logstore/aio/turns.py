@@ -301,9 +301,9 @@ class Turns:
                     return None
                 self.check_open()
                 # From here to the return nothing is awaited.
-                found = take(not is_fresh)
-                if found:
-                    return found
+                result = take(not is_fresh)
+                if result:
+                    return result
                 # It is time to look at the group, or what was read is gone.
                 self._has_ahead = False
                 waiter.future = loop.create_future()
@@ -342,7 +342,7 @@ class Turns:
             first.future.set_result(False)
             return
         asked = list(self._waiters)
-        left = min(one.end for one in asked) - self._binding.loop().time()
+        left = min(waiter.end for waiter in asked) - self._binding.loop().time()
         seconds = min(max(left, 0.0), _TURN_S)
         try:
             self._submit(

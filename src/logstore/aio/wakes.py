@@ -416,10 +416,10 @@ class Wakes:
             self._resting = loop.call_later(early, self._rested)
             return
         self._woken_at = loop.time()
-        found = reports.take()
+        changes = reports.take()
         numbers = set(self._by_number)
-        if found is not None:
-            numbers = {number for number, _ in found}
+        if changes is not None:
+            numbers = {number for number, _ in changes}
         places: set[WatchedPlace] = set()
         for number in numbers:
             watching = self._by_number.get(number)

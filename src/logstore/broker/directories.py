@@ -80,9 +80,9 @@ class BrokerDirectories:
                 data = directory.read_file(PARTITION_METADATA, _METADATA_BYTES_MAX)
             finally:
                 directory.close()
-            found = _TOPIC_ID.search(data)
-            if found is not None:
-                topic_id = base64.urlsafe_b64decode(found[1] + b"==").hex()
+            match = _TOPIC_ID.search(data)
+            if match is not None:
+                topic_id = base64.urlsafe_b64decode(match[1] + b"==").hex()
                 self._names[topic_id] = topic
 
     def partition_count(self, topic: str) -> int:
@@ -110,7 +110,7 @@ class BrokerDirectories:
     def longest(self, key: TopicPartition) -> Partition | None:
         """A partition; if several directories have it, the longest one. None: no
         directory has it, or none can be opened (`problems` has the errors)."""
-        found: tuple[int, Partition] | None = None
+        longest: tuple[int, Partition] | None = None
         for store in self._stores:
             try:
                 if key.topic not in store.topics():
@@ -123,9 +123,9 @@ class BrokerDirectories:
             except LogStoreError as error:
                 self.problems.append(f"{key}: {error}")
                 continue
-            if found is None or end > found[0]:
-                found = end, partition
-        return None if found is None else found[1]
+            if longest is None or end > longest[0]:
+                longest = end, partition
+        return None if longest is None else longest[1]
 
     def end_offset(self, key: TopicPartition) -> int | None:
         """End offset of a partition; None: it is not here, or cannot be opened."""

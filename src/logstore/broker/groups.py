@@ -165,15 +165,15 @@ def kafka_groups(
 
 
 def _groups(directories: BrokerDirectories) -> KafkaGroups:
-    found = KafkaGroups()
+    groups = KafkaGroups()
     missing = []
     problems: list[str] = []
-    found.partition_count = directories.partition_count(OFFSETS_TOPIC)
-    numbers: Iterable[int] = range(found.partition_count)
-    if found.partition_count > _PARTITIONS_MAX:
+    groups.partition_count = directories.partition_count(OFFSETS_TOPIC)
+    numbers: Iterable[int] = range(groups.partition_count)
+    if groups.partition_count > _PARTITIONS_MAX:
         numbers = directories.partition_numbers(OFFSETS_TOPIC)
         problems.append(
-            f"{OFFSETS_TOPIC} would have {found.partition_count} partitions by the "
+            f"{OFFSETS_TOPIC} would have {groups.partition_count} partitions by the "
             f"highest number that a directory or a checkpoint names. Only those that "
             f"are named were looked for, and in which one a group is is not known"
         )
@@ -184,9 +184,9 @@ def _groups(directories: BrokerDirectories) -> KafkaGroups:
             continue
         log = OffsetsLog(partition)
         for group in log.groups():
-            found.append(_group(group, number, directories))
+            groups.append(_group(group, number, directories))
         for kind, count in log.other_records.items():
-            found.other_records[kind] = found.other_records.get(kind, 0) + count
+            groups.other_records[kind] = groups.other_records.get(kind, 0) + count
         problems += log.problems
         acknowledged = directories.high_watermark(OFFSETS_TOPIC, number)
         if log.end_offset < acknowledged:
@@ -195,20 +195,20 @@ def _groups(directories: BrokerDirectories) -> KafkaGroups:
                 f"broker had it up to {acknowledged}: what was committed after that is "
                 f"not here"
             )
-    found.sort(key=lambda group: (group.group, group.offsets_partition))
-    found.missing = tuple(missing)
-    found.problems = (*directories.problems, *problems)
-    return found
+    groups.sort(key=lambda group: (group.group, group.offsets_partition))
+    groups.missing = tuple(missing)
+    groups.problems = (*directories.problems, *problems)
+    return groups
 
 
 def _group(
-    found: FoundGroup, offsets_partition: int, directories: BrokerDirectories
+    group: FoundGroup, offsets_partition: int, directories: BrokerDirectories
 ) -> KafkaGroup:
-    metadata = found.metadata
-    if found.epoch is not None:
-        members = _newer_members(found, directories)
+    metadata = group.metadata
+    if group.epoch is not None:
+        members = _newer_members(group, directories)
         protocol, protocol_type = "consumer", _CONSUMER
-        state, generation = _newer_state(found), found.epoch
+        state, generation = _newer_state(group), group.epoch
         assignor, state_ms = None, -1
     elif metadata is not None:
         members = tuple(
@@ -227,7 +227,7 @@ def _group(
         assignor, state_ms = None, -1
     members = tuple(sorted(members, key=lambda member: member.member_id))
     return KafkaGroup(
-        found.group,
+        group.group,
         protocol,
         protocol_type,
         state,
@@ -235,7 +235,7 @@ def _group(
         assignor,
         state_ms,
         members,
-        _rows(found.offsets, members, directories),
+        _rows(group.offsets, members, directories),
         offsets_partition,
     )
 
@@ -294,11 +294,11 @@ def _classic_member(member: GroupMember, protocol_type: str) -> KafkaMember:
 
 
 def _newer_members(
-    found: FoundGroup, directories: BrokerDirectories
+    group: FoundGroup, directories: BrokerDirectories
 ) -> tuple[KafkaMember, ...]:
     members = []
-    for member_id, member in found.members.items():
-        assignment = found.assignments.get(member_id)
+    for member_id, member in group.members.items():
+        assignment = group.assignments.get(member_id)
         assigned = () if assignment is None else assignment.assigned
         partitions = tuple(
             TopicPartition(directories.topic_name(topic_id), number)
@@ -317,20 +317,20 @@ def _newer_members(
     return tuple(members)
 
 
-def _newer_state(found: FoundGroup) -> str:
+def _newer_state(group: FoundGroup) -> str:
     """State of a group, derived like in a broker (Kafka's ConsumerGroup)."""
-    if not found.members:
+    if not group.members:
         return "Empty"
-    if found.epoch is not None and found.epoch > found.target_epoch:
+    if group.epoch is not None and group.epoch > group.target_epoch:
         return "Assigning"
 
     def has_all(assignment: MemberAssignment | None) -> bool:
         return (
             assignment is not None
             and assignment.state == _STABLE
-            and assignment.epoch == found.target_epoch
+            and assignment.epoch == group.target_epoch
         )
 
-    if all(has_all(found.assignments.get(member)) for member in found.members):
+    if all(has_all(group.assignments.get(member)) for member in group.members):
         return "Stable"
     return "Reconciling"

@@ -16,8 +16,8 @@ def java_hash(text: str) -> int:
     partition of a group in `__consumer_offsets`."""
     units = text.encode("utf-16-be", "surrogatepass")
     value = 0
-    for at in range(0, len(units), 2):
-        value = (31 * value + (units[at] << 8 | units[at + 1])) & 0xFFFF_FFFF
+    for index in range(0, len(units), 2):
+        value = (31 * value + (units[index] << 8 | units[index + 1])) & 0xFFFF_FFFF
     return value - (1 << 32) if value >= 1 << 31 else value
 
 

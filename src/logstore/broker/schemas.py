@@ -188,7 +188,7 @@ def _struct(name: str) -> Struct:
 
 
 def _fields(text: str) -> tuple[Field, ...]:
-    return tuple(_field(one) for one in re.split(r",\s+", text.strip()))
+    return tuple(_field(field_text) for field_text in re.split(r",\s+", text.strip()))
 
 
 def _field(text: str) -> Field:
@@ -261,5 +261,5 @@ def message(name: str) -> Message:
     Raises:
         KeyError: it is not known.
     """
-    found = {entry["name"]: entry for entry in _ENTRY.finditer(_OTHERS)}
-    return _message(found[name], name)
+    entries = {entry["name"]: entry for entry in _ENTRY.finditer(_OTHERS)}
+    return _message(entries[name], name)

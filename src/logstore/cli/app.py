@@ -188,12 +188,12 @@ def command(
     return decorate
 
 
-def store_config(given: dict[str, Any]) -> logstore.StoreConfig:
+def store_config(arguments: dict[str, Any]) -> logstore.StoreConfig:
     """The settings of the store that the subcommand has options for. There is no
     compaction in the background."""
-    settings: dict[str, Any] = {name: given.get(name) or None for name in _FLAGS}
+    settings: dict[str, Any] = {name: arguments.get(name) or None for name in _FLAGS}
     settings["compaction_ms"] = 0
-    settings[_LIMIT] = given.get(_LIMIT)
+    settings[_LIMIT] = arguments.get(_LIMIT)
     return logstore.StoreConfig(**{k: v for k, v in settings.items() if v is not None})
 
 

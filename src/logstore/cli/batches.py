@@ -100,19 +100,19 @@ def _offset_of(batch: logstore.RecordBatch) -> int:
 @options.kafka_release
 @options.kafka_max_bytes
 @options.decompressed
-def batches(path: str, **given: Any) -> int:
+def batches(path: str, **arguments: Any) -> int:
     """`logstore-dump batches`."""
-    check_kafka(given)
-    first, stop = bounds_of(given)
+    check_kafka(arguments)
+    first, stop = bounds_of(arguments)
     printer = Printer()
-    damage = DamageLog(printer, given["on_corruption"])
-    with opened_sources(path, damage, given) as sources:
-        if given["kafka"]:
-            return dump_sources(sources, printer, given, deep=False)
-        rows = _all_batches(sources, first, stop, given["isolation"])
-        for topic, number, batch in shown(rows, given["skip"], given["limit"]):
-            if given["form"] == "jsonl":
-                printer.json(batch_line(topic, number, batch, given["times"]))
+    damage = DamageLog(printer, arguments["on_corruption"])
+    with opened_sources(path, damage, arguments) as sources:
+        if arguments["kafka"]:
+            return dump_sources(sources, printer, arguments, deep=False)
+        rows = _all_batches(sources, first, stop, arguments["isolation"])
+        for topic, number, batch in shown(rows, arguments["skip"], arguments["limit"]):
+            if arguments["form"] == "jsonl":
+                printer.json(batch_line(topic, number, batch, arguments["times"]))
             else:
                 printer.line(batch_text(topic, number, batch))
     printer.flush()

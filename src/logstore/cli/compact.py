@@ -47,12 +47,12 @@ EXAMPLES: Final = ["compact data --dry-run", "compact data --all"]
 )
 @options.output_format()
 @options.permissions
-def compact(path: str, **given: Any) -> int:
+def compact(path: str, **arguments: Any) -> int:
     """`logstore-dump compact`: one partition after the other."""
     printer = Printer()
     check_store(path)
     status = CLEAN
-    config, dry_run = store_config(given), given["dry_run"]
+    config, dry_run = store_config(arguments), arguments["dry_run"]
     with logstore.open(
         path, read_only=dry_run, create=False, config=config, lock_timeout_ms=1_000
     ) as store:
@@ -62,7 +62,7 @@ def compact(path: str, **given: Any) -> int:
             for number in topic.numbers:
                 try:
                     partition = topic[number]
-                    report = _compact(partition, given, printer)
+                    report = _compact(partition, arguments, printer)
                 except logstore.errors.StoreClosedError:
                     raise
                 except logstore.LogStoreError as error:
@@ -70,13 +70,13 @@ def compact(path: str, **given: Any) -> int:
                     is_damage = isinstance(error, logstore.CorruptionError)
                     status = max(status, PROBLEMS if is_damage else UNUSABLE)
                     continue
-                _print(printer, partition, report, given)
+                _print(printer, partition, report, arguments)
     printer.flush()
     return status
 
 
 def _compact(
-    partition: logstore.Partition, given: dict[str, Any], printer: Printer
+    partition: logstore.Partition, arguments: dict[str, Any], printer: Printer
 ) -> logstore.types.CompactionReport:
     with Progress(f"compacting {partition.name}", printer.err) as bar:
 
@@ -84,10 +84,10 @@ def _compact(
             bar(progress.bytes_read, progress.bytes_total)
 
         return partition.compact(
-            force=given["force"],
-            max_memory=given["max_memory"],
-            max_bytes_per_s=given["max_bytes_per_s"],
-            dry_run=given["dry_run"],
+            force=arguments["force"],
+            max_memory=arguments["max_memory"],
+            max_bytes_per_s=arguments["max_bytes_per_s"],
+            dry_run=arguments["dry_run"],
             on_progress=show,
         )
 
@@ -96,9 +96,9 @@ def _print(
     printer: Printer,
     partition: logstore.Partition,
     report: logstore.types.CompactionReport,
-    given: dict[str, Any],
+    arguments: dict[str, Any],
 ) -> None:
-    if given["form"] == "jsonl":
+    if arguments["form"] == "jsonl":
         values = {
             "topic": partition.topic,
             "partition": partition.number,
@@ -109,11 +109,11 @@ def _print(
             "dirtyRatio": report.dirty_ratio,
             "segments": report.segments,
             "memory": report.memory,
-            "dryRun": given["dry_run"],
+            "dryRun": arguments["dry_run"],
         }
         printer.json(line("compaction", **values))
         return
-    verb = "would remove" if given["dry_run"] else "removed"
+    verb = "would remove" if arguments["dry_run"] else "removed"
     printer.line(
         escape(
             f"{partition.name}: {verb} {counted(report.removed, 'record')} "

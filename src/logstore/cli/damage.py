@@ -119,23 +119,23 @@ class DamageLog:
         """
         name = partition.name
         try:
-            at, stop, is_over = self._offsets(partition, *bounds())
+            start, stop, is_over = self._offsets(partition, *bounds())
             if is_over:
                 return
 
             def leave_out(damaged: logstore.types.Damaged) -> bool:
-                return self._met(partition, damaged, at, stop)
+                return self._met(partition, damaged, start, stop)
 
             on_corruption = "raise" if self.is_strict else leave_out
             try:
                 yield from reading(
-                    at, stop, isolation=isolation, on_corruption=on_corruption
+                    start, stop, isolation=isolation, on_corruption=on_corruption
                 )
             except logstore.CorruptRecordError as error:
                 if not self.is_strict:
                     raise
                 damaged = logstore.types.Damaged(error.offset, None, error)
-                self._met(partition, damaged, at, stop)
+                self._met(partition, damaged, start, stop)
             else:
                 if stop is None:
                     self._look_behind(partition)
@@ -270,8 +270,8 @@ class DamageLog:
     def finish(self) -> int:
         """Print the missing offsets, and return the exit status."""
         if self.missing:
-            for one in self.missing:
-                self._warn(f"missing: {_missing_text(one)}", "problem")
+            for missing_range in self.missing:
+                self._warn(f"missing: {_missing_text(missing_range)}", "problem")
             ranges = [m for m in self.missing if m.next_offset is not None]
             count = sum((m.next_offset or 0) - m.first for m in ranges)
             least = len(ranges) < len(self.missing)
@@ -290,12 +290,15 @@ class DamageLog:
         return self.status
 
 
-def _missing_text(one: Missing) -> str:
-    unknown = "" if one.is_asked else "; whether they were asked for is not known"
-    if one.next_offset is None:
-        return f"{one.name} from offset {one.first} on{unknown}"
-    count = one.next_offset - one.first
+def _missing_text(missing_range: Missing) -> str:
+    unknown = (
+        "" if missing_range.is_asked else "; whether they were asked for is not known"
+    )
+    if missing_range.next_offset is None:
+        return f"{missing_range.name} from offset {missing_range.first} on{unknown}"
+    count = missing_range.next_offset - missing_range.first
     return (
-        f"{one.name} offsets {offsets_text(one.first, one.next_offset)} "
+        f"{missing_range.name} offsets "
+        f"{offsets_text(missing_range.first, missing_range.next_offset)} "
         f"({counted(count, 'offset')}, at most {counted(count, 'record')}{unknown})"
     )

@@ -27,27 +27,29 @@ _ORDER: Final = {"ok": 0, "note": 1, "problem": 2}
 @options.path()
 @options.write_test
 @options.output_format()
-def doctor(path: str, **given: Any) -> int:
+def doctor(path: str, **arguments: Any) -> int:
     """`logstore-dump doctor`."""
     full = os.path.abspath(path)
     if kind_of(full, path) != STORE:
         raise logstore.StoreNotFoundError(
             f"{path} is not a store; the store is its parent directory", path=full
         )
-    report = logstore.doctor(path, write_test=given["write_test"])
+    report = logstore.doctor(path, write_test=arguments["write_test"])
     printer = Printer()
     seen = list(report.findings)
-    if given["form"] == "jsonl":
-        for one in seen:
+    if arguments["form"] == "jsonl":
+        for finding in seen:
             values = {
-                "kind": one.kind,
-                "level": one.level,
-                "message": one.message,
-                "values": one.values,
+                "kind": finding.kind,
+                "level": finding.level,
+                "message": finding.message,
+                "values": finding.values,
             }
             printer.json(line("finding", topic=None, partition=None, **values))
     else:
-        for one in sorted(seen, key=lambda one: _ORDER.get(one.level, 0)):
-            text = f"{one.level}: {one.kind}: {escape(relative(one.message))}"
-            printer.line(text, one.level)
+        for finding in sorted(seen, key=lambda item: _ORDER.get(item.level, 0)):
+            text = (
+                f"{finding.level}: {finding.kind}: {escape(relative(finding.message))}"
+            )
+            printer.line(text, finding.level)
     return 0 if report.ok else 1

@@ -39,8 +39,8 @@ def note_lines(
 ) -> Iterator[str]:
     """A line for each note; notes with the same text about several files are one."""
     groups: dict[tuple[str, str], list[logstore.types.VerifyNote]] = {}
-    for at, note in enumerate(notes):
-        same = str(at) if verbose else _same(note.message)
+    for index, note in enumerate(notes):
+        same = str(index) if verbose else _same(note.message)
         groups.setdefault((note.kind, same), []).append(note)
     for (kind, _), some in groups.items():
         yield f"{kind}: {_group_text(kind, some)}"
@@ -75,12 +75,15 @@ def problem_lines(
     """A line for each problem; more than three of a kind are one line, except problems
     of logs."""
     groups: dict[Hashable, list[logstore.types.VerifyProblem]] = {}
-    for at, problem in enumerate(problems):
+    for index, problem in enumerate(problems):
         is_alone = verbose or problem.kind not in _DERIVED
-        groups.setdefault(at if is_alone else problem.kind, []).append(problem)
+        groups.setdefault(index if is_alone else problem.kind, []).append(problem)
     for some in groups.values():
         if len(some) <= _FEW:
-            yield from (f"{one.kind}: {one.message}" for one in some)
+            yield from (
+                f"{similar_problem.kind}: {similar_problem.message}"
+                for similar_problem in some
+            )
             continue
         more = f"and {grouped(len(some) - 1)} more of this kind, see --verbose"
         yield f"{some[0].kind}: {some[0].message} ({more})"
@@ -92,14 +95,17 @@ def action_lines(
     """A line for each action, and the path of its kept bytes; more than three that do
     the same in one partition are one line."""
     groups: dict[Hashable, list[logstore.types.RepairAction]] = {}
-    for at, action in enumerate(actions):
+    for index, action in enumerate(actions):
         directory = os.path.dirname(action.path)
         key = (action.label, directory, _same(action.message), action.kept_at is None)
-        groups.setdefault(at if verbose else key, []).append(action)
+        groups.setdefault(index if verbose else key, []).append(action)
     for some in groups.values():
         if len(some) <= _FEW:
-            for one in some:
-                yield f"{one.label}: {one.message}", one.kept_at
+            for similar_action in some:
+                yield (
+                    f"{similar_action.label}: {similar_action.message}",
+                    similar_action.kept_at,
+                )
             continue
         kept = some[0].kept_at
         text = _actions_text(some)
@@ -113,11 +119,11 @@ def _actions_text(some: list[logstore.types.RepairAction]) -> str:
     first = some[0]
     if not first.message.endswith(_AFTER_DAMAGE):
         return f"{first.message} (and {grouped(len(some) - 1)} more like it)"
-    offsets: list[Any] = [one.first_offset for one in some]
-    offsets += [one.last_offset for one in some]
+    offsets: list[Any] = [action.first_offset for action in some]
+    offsets += [action.last_offset for action in some]
     offsets = [offset for offset in offsets if offset is not None]
     between = f", offsets {min(offsets)} to {max(offsets)}" if offsets else ""
-    size = size_text(sum(one.bytes for one in some))
+    size = size_text(sum(action.bytes for action in some))
     return (
         f"{grouped(len(some))} segments of {os.path.dirname(first.path)}{between}, "
         f"{size}, go as a whole: they lie behind the first damage"

@@ -31,17 +31,17 @@ RESET_EXAMPLES: Final = [
 _COLUMNS: Final = (
     Column(
         "partition",
-        lambda one: (one.topic, one.partition),
+        lambda change: (change.topic, change.partition),
         lambda key: f"{key[0]}-{key[1]}",
     ),
     Column(
         "before",
-        lambda one: -1 if one.before is None else one.before,
+        lambda change: -1 if change.before is None else change.before,
         lambda value: "-" if value < 0 else grouped(value),
         True,
     ),
-    Column("after", lambda one: one.after, grouped, True),
-    Column("metadata", lambda one: one.metadata, spare=1),
+    Column("after", lambda change: change.after, grouped, True),
+    Column("metadata", lambda change: change.metadata, spare=1),
 )
 
 
@@ -59,10 +59,10 @@ _COLUMNS: Final = (
 @options.yes
 @options.output_format()
 @options.permissions
-def export(path: str, **given: Any) -> int:
+def export(path: str, **arguments: Any) -> int:
     """`logstore-dump groups export`."""
     printer = Printer()
-    for each in (path, given["to"]):
+    for each in (path, arguments["to"]):
         check_store(each)
 
     def change(
@@ -70,15 +70,15 @@ def export(path: str, **given: Any) -> int:
     ) -> logstore.kafka.GroupExport:
         return logstore.kafka.export_group(
             path,
-            given["group"],
-            to=given["to"],
+            arguments["group"],
+            to=arguments["to"],
             dry_run=dry_run,
             expected=None if planned is None else planned.changes,
-            store_config=store_config(given),
+            store_config=store_config(arguments),
         )
 
     def show(printer: Printer, done: logstore.kafka.GroupExport, dry_run: bool) -> bool:
-        if given["form"] == "jsonl":
+        if arguments["form"] == "jsonl":
             for value in _objects(done.group, done.changes, dry_run):
                 printer.json(value)
             return bool(done.changes)
@@ -93,7 +93,7 @@ def export(path: str, **given: Any) -> int:
         )
         return bool(done.changes)
 
-    return _confirmed(given, printer, change, show)
+    return _confirmed(arguments, printer, change, show)
 
 
 @command(
@@ -111,12 +111,12 @@ def export(path: str, **given: Any) -> int:
 @options.yes
 @options.permissions
 @options.output_format()
-def reset(path: str, **given: Any) -> int:
+def reset(path: str, **arguments: Any) -> int:
     """`logstore-dump groups reset`."""
     printer = Printer()
     check_store(path)
-    group = given["group"]
-    if (given["to"] is None) == (given["shift"] is None):
+    group = arguments["group"]
+    if (arguments["to"] is None) == (arguments["shift"] is None):
         raise click.UsageError("give one of --to and --shift")
 
     def change(
@@ -126,17 +126,17 @@ def reset(path: str, **given: Any) -> int:
             path,
             group,
             expected=planned,
-            to=given["to"],
-            shift=given["shift"],
-            topics=given["topics"] or None,
+            to=arguments["to"],
+            shift=arguments["shift"],
+            topics=arguments["topics"] or None,
             dry_run=dry_run,
-            store_config=store_config(given),
+            store_config=store_config(arguments),
         )
 
     def show(
         printer: Printer, changes: list[logstore.types.OffsetChange], dry_run: bool
     ) -> bool:
-        if given["form"] == "jsonl":
+        if arguments["form"] == "jsonl":
             for value in _objects(group, changes, dry_run):
                 printer.json(value)
         elif changes:
@@ -148,11 +148,11 @@ def reset(path: str, **given: Any) -> int:
             printer.line("no offsets to change")
         return bool(changes)
 
-    return _confirmed(given, printer, change, show)
+    return _confirmed(arguments, printer, change, show)
 
 
 def _confirmed(
-    given: dict[str, Any],
+    arguments: dict[str, Any],
     printer: Printer,
     change: Callable[[bool, _Changes | None], _Changes],
     show: Callable[[Printer, _Changes, bool], bool],
@@ -165,8 +165,8 @@ def _confirmed(
         show: prints changes; called with whether they are those of a dry run. Returns
             whether there are any.
     """
-    dry_run = given["dry_run"]
-    if dry_run or given["yes"]:
+    dry_run = arguments["dry_run"]
+    if dry_run or arguments["yes"]:
         show(printer, change(dry_run, None), dry_run)
     else:
         planned = change(True, None)
@@ -174,7 +174,7 @@ def _confirmed(
         # Where the question is: standard output may be a file, and gets the result.
         if not show(Printer(printer.err, printer.err), planned, True):
             return 0
-        confirm(printer, f"Commit these offsets for {escape(given['group'])}?")
+        confirm(printer, f"Commit these offsets for {escape(arguments['group'])}?")
         show(printer, change(False, planned), False)
     printer.flush()
     return 0
@@ -186,13 +186,13 @@ def _objects(
     return [
         line(
             "commit",
-            topic=one.topic,
-            partition=one.partition,
+            topic=change.topic,
+            partition=change.partition,
             group=group,
-            before=one.before,
-            after=one.after,
-            metadata=one.metadata,
+            before=change.before,
+            after=change.after,
+            metadata=change.metadata,
             dryRun=dry_run,
         )
-        for one in changes
+        for change in changes
     ]

@@ -99,42 +99,44 @@ def _numeric(name: str, of: Any, spare: int = 0) -> Column:
 
 
 COLUMNS: Final = (
-    Column("group", lambda one: one.group),
-    Column("protocol", lambda one: one.protocol, spare=3),
-    Column("state", lambda one: one.state, spare=1),
+    Column("group", lambda group: group.group),
+    Column("protocol", lambda group: group.protocol, spare=3),
+    Column("state", lambda group: group.state, spare=1),
     _numeric(
-        "generation", lambda one: None if one.generation < 0 else one.generation, 4
+        "generation",
+        lambda group: None if group.generation < 0 else group.generation,
+        4,
     ),
-    Column("members", lambda one: len(one.members), grouped, True, sum),
-    _numeric("stuck", lambda one: one.stuck),
-    Column("partitions", lambda one: len(one.rows), grouped, True, sum, 2),
-    _numeric("lag", lambda one: one.lag),
+    Column("members", lambda group: len(group.members), grouped, True, sum),
+    _numeric("stuck", lambda group: group.stuck),
+    Column("partitions", lambda group: len(group.rows), grouped, True, sum, 2),
+    _numeric("lag", lambda group: group.lag),
 )
 # Columns of (group, row).
 ROW_COLUMNS: Final = (
-    Column("group", lambda one: one[0]),
+    Column("group", lambda row: row[0]),
     Column(
         "partition",
-        lambda one: (one[1].topic, one[1].partition),
+        lambda row: (row[1].topic, row[1].partition),
         lambda key: f"{key[0]}-{key[1]}",
     ),
-    _numeric("offset", lambda one: one[1].offset),
-    _numeric("end", lambda one: one[1].end, 1),
-    _numeric("lag", lambda one: one[1].lag),
-    Column("member", lambda one: one[1].member or _UNKNOWN, spare=2),
-    Column("metadata", lambda one: one[1].metadata, spare=3),
+    _numeric("offset", lambda row: row[1].offset),
+    _numeric("end", lambda row: row[1].end, 1),
+    _numeric("lag", lambda row: row[1].lag),
+    Column("member", lambda row: row[1].member or _UNKNOWN, spare=2),
+    Column("metadata", lambda row: row[1].metadata, spare=3),
 )
 # Columns of (group, member).
 MEMBER_COLUMNS: Final = (
-    Column("group", lambda one: one[0]),
-    Column("member", lambda one: one[1].id or _UNKNOWN),
-    Column("instance", lambda one: one[1].instance or _UNKNOWN, spare=2),
+    Column("group", lambda row: row[0]),
+    Column("member", lambda row: row[1].id or _UNKNOWN),
+    Column("instance", lambda row: row[1].instance or _UNKNOWN, spare=2),
     Column(
         "client",
-        lambda one: one[1].client if one[1].pid is None else f"process {one[1].pid}",
+        lambda row: row[1].client if row[1].pid is None else f"process {row[1].pid}",
     ),
-    Column("host", lambda one: one[1].host or _UNKNOWN, spare=1),
-    Column("partitions", lambda one: one[1].partitions, grouped, True),
+    Column("host", lambda row: row[1].host or _UNKNOWN, spare=1),
+    Column("partitions", lambda row: row[1].partitions, grouped, True),
 )
 
 
@@ -167,13 +169,13 @@ def groups_in(paths: Sequence[str]) -> FoundGroups:
 
 
 def chosen(
-    found: FoundGroups,
+    found_groups: FoundGroups,
     groups: Sequence[str] = (),
     topics: Sequence[str] = (),
     sort: str | None = None,
 ) -> list[ListedGroup]:
     """The groups whose ids and topics patterns choose, in an order."""
-    return sorted_by(list(_chosen(found.listed, groups, topics)), COLUMNS, sort)
+    return sorted_by(list(_chosen(found_groups.listed, groups, topics)), COLUMNS, sort)
 
 
 def print_list(
@@ -184,14 +186,14 @@ def print_list(
     print_table(printer, COLUMNS, listed, total=total, sort=sort)
 
 
-def warn_about(printer: Printer, found: FoundGroups) -> bool:
+def warn_about(printer: Printer, groups: FoundGroups) -> bool:
     """Report members that are stuck, and what could not be read. Whether something
     could not."""
-    for note in about_members(found.own):
+    for note in about_members(groups.own):
         printer.warn(note, "note")
-    for problem in found.problems:
+    for problem in groups.problems:
         printer.warn(problem)
-    return bool(found.problems)
+    return bool(groups.problems)
 
 
 @command(
@@ -205,9 +207,9 @@ def warn_about(printer: Printer, found: FoundGroups) -> bool:
 @options.topic
 @options.sort(names_of(COLUMNS))
 @options.output_format()
-def list_groups(paths: Sequence[str], **given: Any) -> int:
+def list_groups(paths: Sequence[str], **arguments: Any) -> int:
     """`logstore-dump groups list`."""
-    return _show(paths, given, print_list, _object_of_group)
+    return _show(paths, arguments, print_list, _object_of_group)
 
 
 @command(
@@ -222,65 +224,65 @@ def list_groups(paths: Sequence[str], **given: Any) -> int:
 @options.sort(names_of(COLUMNS))
 @options.output_format()
 @options.times
-def describe(paths: Sequence[str], **given: Any) -> int:
+def describe(paths: Sequence[str], **arguments: Any) -> int:
     """`logstore-dump groups describe`."""
-    times = given["times"]
-    return _show(paths, given, _print_all, lambda one: _objects(one, times))
+    times = arguments["times"]
+    return _show(paths, arguments, _print_all, lambda group: _objects(group, times))
 
 
 def _show(
     paths: Sequence[str],
-    given: dict[str, Any],
+    arguments: dict[str, Any],
     print_text: Callable[[Printer, Sequence[ListedGroup], str | None], None],
     objects: Callable[[ListedGroup], Iterable[dict[str, Any]]],
 ) -> int:
     printer = Printer()
     for path in paths:
         check_store(path)
-    found = groups_in(paths)
-    listed = chosen(found, given["groups"], given["topics"], given["sort"])
-    if given["form"] == "jsonl":
-        for value in (value for one in listed for value in objects(one)):
+    groups = groups_in(paths)
+    listed = chosen(groups, arguments["groups"], arguments["topics"], arguments["sort"])
+    if arguments["form"] == "jsonl":
+        for value in (value for group in listed for value in objects(group)):
             printer.json(value)
     elif listed:
-        print_text(printer, listed, given["sort"])
+        print_text(printer, listed, arguments["sort"])
     else:
         printer.line("no groups")
     printer.flush()
-    names = [one.group for one in found.listed]
-    for note in _not_here(found.of_broker, names, paths, given["groups"]):
+    names = [group.group for group in groups.listed]
+    for note in _not_here(groups.of_broker, names, paths, arguments["groups"]):
         printer.warn(note, "note")
-    return 1 if warn_about(printer, found) else 0
+    return 1 if warn_about(printer, groups) else 0
 
 
 def _own(stores: Iterable[logstore.types.ConsumerGroups]) -> Iterator[ListedGroup]:
-    for group in (group for found in stores for group in found):
+    for group in (group for groups in stores for group in groups):
         members = [
             ListedMember(
-                one.member_id,
-                one.instance_id,
-                len(one.partitions),
-                pid=one.pid,
-                is_stuck=one.stuck_ms is not None,
+                member.member_id,
+                member.instance_id,
+                len(member.partitions),
+                pid=member.pid,
+                is_stuck=member.stuck_ms is not None,
             )
-            for one in group.members
+            for member in group.members
         ]
         yield ListedGroup(
             group.group, _OWN, group.state, group.generation, members, group.partitions
         )
 
 
-def _of_broker(found: logstore.kafka.KafkaGroups) -> Iterator[ListedGroup]:
-    for group in found:
+def _of_broker(groups: logstore.kafka.KafkaGroups) -> Iterator[ListedGroup]:
+    for group in groups:
         members = [
             ListedMember(
-                one.member_id,
-                one.instance_id,
-                len(one.partitions),
-                one.client_id,
-                one.host,
+                member.member_id,
+                member.instance_id,
+                len(member.partitions),
+                member.client_id,
+                member.host,
             )
-            for one in group.members
+            for member in group.members
         ]
         yield ListedGroup(
             group.group,
@@ -293,14 +295,14 @@ def _of_broker(found: logstore.kafka.KafkaGroups) -> Iterator[ListedGroup]:
 
 
 def _chosen(
-    found: Iterable[ListedGroup], patterns: Sequence[str], topics: Sequence[str]
+    groups: Iterable[ListedGroup], patterns: Sequence[str], topics: Sequence[str]
 ) -> Iterator[ListedGroup]:
-    for one in found:
-        if patterns and not _matches(one.group, patterns):
+    for group in groups:
+        if patterns and not _matches(group.group, patterns):
             continue
-        rows = [row for row in one.rows if not topics or _matches(row.topic, topics)]
+        rows = [row for row in group.rows if not topics or _matches(row.topic, topics)]
         if rows or not topics:
-            yield replace(one, rows=rows)
+            yield replace(group, rows=rows)
 
 
 def _matches(name: str, patterns: Iterable[str]) -> bool:
@@ -309,18 +311,18 @@ def _matches(name: str, patterns: Iterable[str]) -> bool:
     )
 
 
-def _objects(one: ListedGroup, times: str) -> Iterator[dict[str, Any]]:
+def _objects(group: ListedGroup, times: str) -> Iterator[dict[str, Any]]:
     """A line for each partition; a group without partitions gets one line, too."""
-    members = {member.id: member for member in one.members}
+    members = {member.id: member for member in group.members}
     nobody = ListedMember("", None, 0)
     no_partition = logstore.types.GroupPartition("", -1)
-    for row in one.rows or (no_partition,):
+    for row in group.rows or (no_partition,):
         member = nobody if row.member is None else members.get(row.member, nobody)
         yield line(
             "group",
             topic=row.topic or None,
             partition=None if row is no_partition else row.partition,
-            group=one.group,
+            group=group.group,
             offset=row.offset,
             metadata=row.metadata,
             end=row.end,
@@ -332,26 +334,26 @@ def _objects(one: ListedGroup, times: str) -> Iterator[dict[str, Any]]:
             commitTimestamp=None
             if row.commit_ms < 0
             else timestamp_value(row.commit_ms, times),
-            protocol=one.protocol,
-            state=one.state,
-            generation=one.generation,
-            members=len(one.members),
+            protocol=group.protocol,
+            state=group.state,
+            generation=group.generation,
+            members=len(group.members),
         )
 
 
-def _object_of_group(one: ListedGroup) -> Iterator[dict[str, Any]]:
+def _object_of_group(group: ListedGroup) -> Iterator[dict[str, Any]]:
     yield line(
         "consumerGroup",
         topic=None,
         partition=None,
-        group=one.group,
-        protocol=one.protocol,
-        state=one.state,
-        generation=one.generation,
-        members=len(one.members),
-        stuckMembers=one.stuck,
-        partitions=len(one.rows),
-        lag=one.lag,
+        group=group.group,
+        protocol=group.protocol,
+        state=group.state,
+        generation=group.generation,
+        members=len(group.members),
+        stuckMembers=group.stuck,
+        partitions=len(group.rows),
+        lag=group.lag,
     )
 
 
@@ -360,8 +362,8 @@ def _print_all(
 ) -> None:
     print_list(printer, listed, sort)
     for columns, rows in (
-        (ROW_COLUMNS, [(one.group, row) for one in listed for row in one.rows]),
-        (MEMBER_COLUMNS, [(one.group, m) for one in listed for m in one.members]),
+        (ROW_COLUMNS, [(group.group, row) for group in listed for row in group.rows]),
+        (MEMBER_COLUMNS, [(group.group, m) for group in listed for m in group.members]),
     ):
         if rows:
             printer.line("")
@@ -370,7 +372,7 @@ def _print_all(
 
 def about_members(stores: Iterable[logstore.types.ConsumerGroups]) -> Iterator[str]:
     """Notes on the members of a store for an operator."""
-    for group in (group for found in stores for group in found):
+    for group in (group for groups in stores for group in groups):
         for member in group.members:
             who = f"group {group.group}: process {member.pid}"
             if member.has_ended:
@@ -399,14 +401,14 @@ def _held(
 
 
 def _not_here(
-    found: logstore.kafka.KafkaGroups,
+    groups: logstore.kafka.KafkaGroups,
     names: Sequence[str],
     paths: Sequence[str],
     patterns: Sequence[str],
 ) -> Iterator[str]:
     """Notes on groups and partitions that are not listed, without being a fault."""
-    missing = found.missing
-    if not found.partition_count and not names:
+    missing = groups.missing
+    if not groups.partition_count and not names:
         yield (
             f"{', '.join(paths)}: neither files of groups nor a partition of "
             f"__consumer_offsets are here"
@@ -418,21 +420,21 @@ def _not_here(
             shown += f" and {grouped(len(missing) - _FEW)} more"
         yield (
             f"{counted(len(missing), 'partition')} of __consumer_offsets of "
-            f"{found.partition_count} {'are' if len(missing) > 1 else 'is'} not here "
+            f"{groups.partition_count} {'are' if len(missing) > 1 else 'is'} not here "
             f"({shown}): groups in them are not listed"
         )
     for pattern in patterns:
         if any(_matches(name, [pattern]) for name in names):
             continue
-        if not missing or found.is_here(pattern) or _GLOB.search(pattern):
+        if not missing or groups.is_here(pattern) or _GLOB.search(pattern):
             yield f"there is no group {pattern}"
         else:
             yield (
                 f"group {pattern} would be in __consumer_offsets-"
-                f"{found.partition_of(pattern)}, which is not here"
+                f"{groups.partition_of(pattern)}, which is not here"
             )
-    if found.other_records:
-        count = sum(found.other_records.values())
+    if groups.other_records:
+        count = sum(groups.other_records.values())
         yield (
             f"{counted(count, 'record')} of other kinds (share and streams groups) "
             f"{'are' if count > 1 else 'is'} not shown"

@@ -33,33 +33,33 @@ _STYLES: Final = {"ok": "ok", "warns": "note", "changes": "note"}
 @options.handover
 @options.output_format()
 @options.decompressed
-def check(path: str, **given: Any) -> int:
+def check(path: str, **arguments: Any) -> int:
     """`logstore-dump handover check`."""
     check_store(path)
-    if given["from_kafka"] and given["to_kafka"]:
+    if arguments["from_kafka"] and arguments["to_kafka"]:
         raise click.UsageError("--from-kafka and --to-kafka exclude each other")
-    direction = False if given["to_kafka"] else None
+    direction = False if arguments["to_kafka"] else None
     printer = Printer()
     with Progress("reading", printer.err) as progress:
         report = logstore.kafka.check_handover(
             path,
-            from_kafka=True if given["from_kafka"] else direction,
-            release=given["release"],
-            cluster_id=given["cluster_id"],
-            node_id=given["node_id"],
-            retention_ms=given["retention_ms"],
-            retention_bytes=given["retention_bytes"],
+            from_kafka=True if arguments["from_kafka"] else direction,
+            release=arguments["release"],
+            cluster_id=arguments["cluster_id"],
+            node_id=arguments["node_id"],
+            retention_ms=arguments["retention_ms"],
+            retention_bytes=arguments["retention_bytes"],
             on_progress=progress,
-            store_config=store_config(given),
+            store_config=store_config(arguments),
         )
-    if given["form"] == "jsonl":
+    if arguments["form"] == "jsonl":
         value = report.to_dict()
-        for one in value.pop("findings"):
-            printer.json(finding("handover", one))
+        for row in value.pop("findings"):
+            printer.json(finding("handover", row))
         count = len(report.problems)
         printer.json(line("summary", **value, problems=count))
     else:
-        for seen in sorted(report.findings, key=lambda one: _ORDER[one.effect]):
+        for seen in sorted(report.findings, key=lambda item: _ORDER[item.effect]):
             text = f"{seen.effect}: {seen.kind}: {escape(relative(seen.message))}"
             printer.line(text, _STYLES.get(seen.effect, "problem"))
         who = "logstore" if report.to == "logstore" else f"Kafka {report.release}"

@@ -37,11 +37,11 @@ EXAMPLES: Final = [
 @options.kafka
 @options.kafka_release
 @options.kafka_index
-def index(path: str, **given: Any) -> int:
+def index(path: str, **arguments: Any) -> int:
     """`logstore-dump index`."""
-    check_kafka(given)
-    if given["kafka"] and not path.endswith(".log"):
-        return dump_file(path, given)
+    check_kafka(arguments)
+    if arguments["kafka"] and not path.endswith(".log"):
+        return dump_file(path, arguments)
     contents = logstore.inspect_file(path)
     if contents.kind == "log":
         raise ValueError(
@@ -49,11 +49,11 @@ def index(path: str, **given: Any) -> int:
         )
     printer = Printer()
     topic, number = partition_of(contents.path)
-    for entry in shown(contents.entries, given["skip"], given["limit"]):
+    for entry in shown(contents.entries, arguments["skip"], arguments["limit"]):
         values = _named(entry)
-        if given["form"] == "jsonl":
+        if arguments["form"] == "jsonl":
             row = line("entry", topic=topic, partition=number, kind=contents.kind)
-            row.update(_for_json(values, given["times"]))
+            row.update(_for_json(values, arguments["times"]))
             printer.json(row)
         else:
             printer.line(_entry_text(contents.kind, values))

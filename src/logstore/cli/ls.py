@@ -107,42 +107,42 @@ SEGMENT_COLUMNS: Final = (
 @options.sort(names_of(COLUMNS))
 @options.output_format()
 @options.times
-def ls(path: str, **given: Any) -> int:
+def ls(path: str, **arguments: Any) -> int:
     """`logstore-dump ls`."""
     printer = Printer()
     damage = DamageLog(printer)
-    with opened_sources(path, damage, given) as sources:
+    with opened_sources(path, damage, arguments) as sources:
         listed = []
         for partition in sources.partitions:
             try:
                 listed.append(ListedPartition(partition))
             except logstore.LogStoreError as error:
                 damage.broken(partition.topic, partition.number, error)
-        listed = sorted_by(listed, COLUMNS, given["sort"])
-        if given["form"] == "jsonl":
-            for one in listed:
-                printer.json(one.to_json(given["times"]))
+        listed = sorted_by(listed, COLUMNS, arguments["sort"])
+        if arguments["form"] == "jsonl":
+            for row in listed:
+                printer.json(row.to_json(arguments["times"]))
         elif sources.files:
             for source in sources.files:
                 printer.line(escape(relative(source.path)))
         else:
-            _print(printer, listed, given)
+            _print(printer, listed, arguments)
     printer.flush()
     return damage.finish()
 
 
 def _print(
-    printer: Printer, listed: list[ListedPartition], given: dict[str, Any]
+    printer: Printer, listed: list[ListedPartition], arguments: dict[str, Any]
 ) -> None:
     if not listed:
         printer.line("no partitions")
         return
     total = counted(len(listed), "partition")
-    print_table(printer, COLUMNS, listed, total=total, sort=given["sort"])
-    if not given["segments"] and len(listed) > 1:
+    print_table(printer, COLUMNS, listed, total=total, sort=arguments["sort"])
+    if not arguments["segments"] and len(listed) > 1:
         return
-    for one in listed:
+    for partition in listed:
         printer.line("")
-        printer.line(escape(one.name))
-        total = counted(len(one.segments), "segment")
-        print_table(printer, SEGMENT_COLUMNS, one.segments, total=total, indent=2)
+        printer.line(escape(partition.name))
+        total = counted(len(partition.segments), "segment")
+        print_table(printer, SEGMENT_COLUMNS, partition.segments, total=total, indent=2)

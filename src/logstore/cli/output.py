@@ -101,8 +101,8 @@ class Printer:
         """A note below tables, which is printed once if it is the same for several."""
         if text not in self._notes:
             self._notes.add(text)
-            for one in text.splitlines():
-                self.line(one, "note")
+            for text_line in text.splitlines():
+                self.line(text_line, "note")
 
 
 class Progress:

@@ -26,7 +26,7 @@ EXAMPLES: Final = ["rebuild-index data --dry-run", "rebuild-index data/orders-0"
 @options.dry_run
 @options.output_format()
 @options.permissions
-def rebuild_index(paths: tuple[str, ...], **given: Any) -> int:
+def rebuild_index(paths: tuple[str, ...], **arguments: Any) -> int:
     """`logstore-dump rebuild-index`: all paths, and then the indexes not built."""
     printer = Printer()
     failures: list[logstore.LogStoreError] = []
@@ -35,36 +35,36 @@ def rebuild_index(paths: tuple[str, ...], **given: Any) -> int:
             with Progress("reading", printer.err) as progress:
                 built = logstore.rebuild_index(
                     path,
-                    dry_run=given["dry_run"],
+                    dry_run=arguments["dry_run"],
                     on_damage=failures.append,
                     on_progress=progress,
-                    store_config=store_config(given),
+                    store_config=store_config(arguments),
                 )
         except logstore.LogStoreError as error:
             failures.append(error)
             continue
         for row in built:
-            _print(printer, row, given)
+            _print(printer, row, arguments)
     for failure in failures:
         printer.warn(str(failure))
     return max(map(_status, failures), default=CLEAN)
 
 
 def _print(
-    printer: Printer, row: logstore.types.BuiltIndexes, given: dict[str, Any]
+    printer: Printer, row: logstore.types.BuiltIndexes, arguments: dict[str, Any]
 ) -> None:
     log, entries, times = row
-    if given["form"] == "jsonl":
+    if arguments["form"] == "jsonl":
         values = {
             "path": log,
             "entries": entries,
             "time_entries": times,
             "aborted_transactions": row.aborted_transactions,
-            "dry_run": given["dry_run"],
+            "dry_run": arguments["dry_run"],
         }
         printer.json(finding("index", values))
         return
-    what = "would build" if given["dry_run"] else "built"
+    what = "would build" if arguments["dry_run"] else "built"
     text = f"{counted(entries, 'offset index entry')} and "
     text += counted(times, "time index entry")
     if row.aborted_transactions:

@@ -163,13 +163,13 @@ def with_bar(
     """
     with bar(sources, partition.name, "offsets") as progress:
         low = end = 0
-        for count, one in enumerate(items):
+        for count, item in enumerate(items):
             if count == 0:
-                low, end = offset_of(one), partition.end_offset
+                low, end = offset_of(item), partition.end_offset
             if count % _STEP == 0:
                 total = max(end - low, 1)
-                progress(min(offset_of(one) - low, total), total)
-            yield one
+                progress(min(offset_of(item) - low, total), total)
+            yield item
 
 
 def bar(sources: Sources, name: str, unit: str = "bytes") -> Progress:
@@ -202,24 +202,24 @@ def bar(sources: Sources, name: str, unit: str = "bytes") -> Progress:
 @options.kafka_records
 @options.kafka_max_bytes
 @options.decompressed
-def records(path: str, **given: Any) -> int:
+def records(path: str, **arguments: Any) -> int:
     """`logstore-dump records`."""
-    check_kafka(given)
-    first, stop = bounds_of(given)
-    selection = selection_of(given)
+    check_kafka(arguments)
+    first, stop = bounds_of(arguments)
+    selection = selection_of(arguments)
     printer = Printer()
-    damage = DamageLog(printer, given["on_corruption"])
-    put = style_of(given).printing(printer)
-    with opened_sources(path, damage, given, selection) as sources:
+    damage = DamageLog(printer, arguments["on_corruption"])
+    put = style_of(arguments).printing(printer)
+    with opened_sources(path, damage, arguments, selection) as sources:
         if selection.assumes_kafka and sources.files:
             raise click.UsageError(
                 "--assume-partitioner chooses partitions; PATH is a file"
             )
-        if given["kafka"]:
-            return dump_sources(sources, printer, given, deep=True)
-        rows = chosen_records(sources, first, stop, given["isolation"])
+        if arguments["kafka"]:
+            return dump_sources(sources, printer, arguments, deep=True)
+        rows = chosen_records(sources, first, stop, arguments["isolation"])
         is_any = False
-        for row in shown(rows, given["skip"], given["limit"]):
+        for row in shown(rows, arguments["skip"], arguments["limit"]):
             put(row)
             is_any = True
         if not is_any and selection.assumes_kafka:
@@ -238,15 +238,15 @@ def _not_where_kafka_puts_it(sources: Sources) -> str:
     )
 
 
-def bounds_of(given: dict[str, Any]) -> tuple[Bound, Bound]:
+def bounds_of(arguments: dict[str, Any]) -> tuple[Bound, Bound]:
     """``--from``, and ``--until`` or its other name.
 
     Raises:
         click.UsageError: both names, or nothing can lie between the bounds.
     """
-    first: Bound = given["first"]
-    stop: Bound = given["stop"]
-    alias: Bound = given.get("stop_alias")
+    first: Bound = arguments["first"]
+    stop: Bound = arguments["stop"]
+    alias: Bound = arguments.get("stop_alias")
     if stop is not None and alias is not None:
         raise click.UsageError("--to is another name of --until; give one of them")
     stop = alias if stop is None else stop
@@ -258,35 +258,35 @@ def bounds_of(given: dict[str, Any]) -> tuple[Bound, Bound]:
     return first, stop
 
 
-def style_of(given: dict[str, Any]) -> Style:
+def style_of(arguments: dict[str, Any]) -> Style:
     """How records are printed, by the options.
 
     Raises:
         click.UsageError: both a template and another format than text.
     """
-    form, template = given["form"], given["template"]
+    form, template = arguments["form"], arguments["template"]
     if template is not None and form != "text":
         raise click.UsageError(
             f"--template and --format {form} exclude each other: give one of them"
         )
-    return Style(form, given["payload"], given["times"], template)
+    return Style(form, arguments["payload"], arguments["times"], template)
 
 
 def opened_sources(
     path: str,
     damage: DamageLog,
-    given: dict[str, Any],
+    arguments: dict[str, Any],
     selection: Selection = EVERY_RECORD,
 ) -> Sources:
     """Open the sources of a subcommand that reads records."""
     return Sources(
         path,
         damage,
-        topics=given["topics"],
-        numbers=given["numbers"],
-        raw=given.get("kafka", False),
+        topics=arguments["topics"],
+        numbers=arguments["numbers"],
+        raw=arguments.get("kafka", False),
         selection=selection,
-        config=store_config(given),
+        config=store_config(arguments),
     )
 
 
@@ -310,17 +310,17 @@ def opened_sources(
 @options.isolation
 @options.on_corruption
 @options.decompressed
-def tail(path: str, **given: Any) -> int:
+def tail(path: str, **arguments: Any) -> int:
     """`logstore-dump tail`."""
     printer = Printer()
-    damage = DamageLog(printer, given["on_corruption"])
-    put = style_of(given).printing(printer)
-    with opened_sources(path, damage, given) as sources:
-        if sources.files and given["follow"]:
+    damage = DamageLog(printer, arguments["on_corruption"])
+    put = style_of(arguments).printing(printer)
+    with opened_sources(path, damage, arguments) as sources:
+        if sources.files and arguments["follow"]:
             raise click.UsageError(
                 "tail -f follows partitions and stores, not single files"
             )
-        count, isolation = given["records"], given["isolation"]
+        count, isolation = arguments["records"], arguments["isolation"]
         for source in sources.files:
             with bar(sources, source.name or source.path) as progress:
                 # Until all of it is known: the last records begin relative to its end.
@@ -335,7 +335,7 @@ def tail(path: str, **given: Any) -> int:
             )
             for record in with_bar(sources, partition, last, _offset_of):
                 put(ShownRecord(partition.topic, partition.number, record))
-        if given["follow"]:
+        if arguments["follow"]:
             _follow(sources, ends, isolation, put, printer)
     printer.flush()
     return damage.finish()
@@ -354,19 +354,19 @@ def _follow(
         printer.flush()
         any_read = False
         for partition in sources.partitions:
-            at, end = ends[partition.name], partition.end_offset
-            if at < partition.start_offset:
+            offset, end = ends[partition.name], partition.end_offset
+            if offset < partition.start_offset:
                 printer.warn(
-                    f"{partition.name}: offsets {at} to {partition.start_offset - 1} "
-                    f"were deleted before they were read"
+                    f"{partition.name}: offsets {offset} to "
+                    f"{partition.start_offset - 1} were deleted before they were read"
                 )
-                at = partition.start_offset
-            records = sources.read(partition, at, end, isolation, partition.read)
+                offset = partition.start_offset
+            records = sources.read(partition, offset, end, isolation, partition.read)
             for record in records:
                 put(ShownRecord(partition.topic, partition.number, record))
-                at, any_read = record.offset + 1, True
+                offset, any_read = record.offset + 1, True
             # Records that are not committed yet may still be delivered.
-            ends[partition.name] = at if committed else max(at, end)
+            ends[partition.name] = offset if committed else max(offset, end)
         if not any_read:
             time.sleep(_POLL_SECONDS)
 

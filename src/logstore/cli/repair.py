@@ -53,52 +53,55 @@ _COLUMNS: Final = (
 @options.output_format()
 @options.permissions
 @options.decompressed
-def repair(path: str, **given: Any) -> int:
+def repair(path: str, **arguments: Any) -> int:
     """`logstore-dump repair`."""
     printer = Printer()
-    if given["copy_alias"] is not None:
-        if given["copy_to"] is not None:
+    if arguments["copy_alias"] is not None:
+        if arguments["copy_to"] is not None:
             raise click.UsageError("--to is another name of --copy-to; give one")
-        given["copy_to"] = given["copy_alias"]
-    if given["dry_run"] and given["copy_to"] is not None:
+        arguments["copy_to"] = arguments["copy_alias"]
+    if arguments["dry_run"] and arguments["copy_to"] is not None:
         raise click.UsageError("--dry-run and --copy-to exclude each other")
-    mode, is_confirmed = given["mode"], given["yes"] or given["copy_to"] is not None
+    mode, is_confirmed = (
+        arguments["mode"],
+        arguments["yes"] or arguments["copy_to"] is not None,
+    )
     if mode is None:
-        mode, is_confirmed = _choose(path, given, printer, is_confirmed)
+        mode, is_confirmed = _choose(path, arguments, printer, is_confirmed)
     if mode is None:
         return 1
-    if given["dry_run"]:
-        plan = _plan(path, mode, given, printer)
-        _print(given, printer, plan)
+    if arguments["dry_run"]:
+        plan = _plan(path, mode, arguments, printer)
+        _print(arguments, printer, plan)
         return 0 if plan.ok and not plan.actions else 1
     if not is_confirmed:
-        plan = _plan(path, mode, given, printer)
+        plan = _plan(path, mode, arguments, printer)
         if plan.actions:
-            _print(given, printer, plan)
+            _print(arguments, printer, plan)
             _ask_name(path, printer)
-    report = _repair(path, mode, given, printer, dry_run=False)
-    _print(given, printer, report)
+    report = _repair(path, mode, arguments, printer, dry_run=False)
+    _print(arguments, printer, report)
     return 0 if report.ok else 1
 
 
 def _plan(
-    path: str, mode: str, given: dict[str, Any], printer: Printer
+    path: str, mode: str, arguments: dict[str, Any], printer: Printer
 ) -> logstore.types.RepairReport:
-    return _repair(path, mode, given, printer, dry_run=True)
+    return _repair(path, mode, arguments, printer, dry_run=True)
 
 
 def _repair(
-    path: str, mode: str, given: dict[str, Any], printer: Printer, *, dry_run: bool
+    path: str, mode: str, arguments: dict[str, Any], printer: Printer, *, dry_run: bool
 ) -> logstore.types.RepairReport:
     with Progress("checking" if dry_run else "repairing", printer.err) as progress:
         return logstore.repair(
             path,
             mode,
-            given["quarantine"],
+            arguments["quarantine"],
             dry_run=dry_run,
-            to=None if dry_run else given["copy_to"],
+            to=None if dry_run else arguments["copy_to"],
             on_progress=progress,
-            store_config=store_config(given),
+            store_config=store_config(arguments),
         )
 
 
@@ -106,19 +109,19 @@ def _repair(
 
 
 def _choose(
-    path: str, given: dict[str, Any], printer: Printer, is_confirmed: bool
+    path: str, arguments: dict[str, Any], printer: Printer, is_confirmed: bool
 ) -> tuple[str | None, bool]:
     """Show what each mode would lose, and ask for one.
 
     Returns (mode, whether a person has confirmed it). No mode (None) means a dry run
     with something to do.
     """
-    plans = {mode: _plan(path, mode, given, printer) for mode in MODES}
+    plans = {mode: _plan(path, mode, arguments, printer) for mode in MODES}
     losses = [loss_of(plan) for plan in plans.values()]
     if not any(loss.partitions for loss in losses):
         return "cut", is_confirmed  # or skip: nothing is taken out of a log
-    _print_choice(given, printer, plans, losses)
-    if given["dry_run"]:
+    _print_choice(arguments, printer, plans, losses)
+    if arguments["dry_run"]:
         return None, False
     if is_confirmed or not can_ask(printer):
         raise click.ClickException(
@@ -134,18 +137,18 @@ def _choose(
 
 
 def _print_choice(
-    given: dict[str, Any],
+    arguments: dict[str, Any],
     printer: Printer,
     plans: dict[str, logstore.types.RepairReport],
     losses: list[Loss],
 ) -> None:
-    if given["form"] == "jsonl":
+    if arguments["form"] == "jsonl":
         for plan, loss in zip(plans.values(), losses, strict=True):
             _print_json(printer, plan)
             printer.json(loss.to_json())
         return
     for mode, plan in plans.items():
-        for text, _ in action_lines(plan.actions, verbose=given["verbose"]):
+        for text, _ in action_lines(plan.actions, verbose=arguments["verbose"]):
             printer.line(escape(relative(f"{mode} would do: {text}")))
     printer.line("")
     print_table(printer, _COLUMNS, losses)
@@ -188,13 +191,13 @@ def _print_json(printer: Printer, report: logstore.types.RepairReport) -> None:
 
 
 def _print(
-    given: dict[str, Any], printer: Printer, report: logstore.types.RepairReport
+    arguments: dict[str, Any], printer: Printer, report: logstore.types.RepairReport
 ) -> None:
-    if given["form"] == "jsonl":
+    if arguments["form"] == "jsonl":
         _print_json(printer, report)
         return
     how = _VERBS[report.dry_run]
-    verbose = given["verbose"]
+    verbose = arguments["verbose"]
     for text, kept_at in action_lines(report.actions, verbose=verbose):
         printer.line(escape(relative(f"{how}: {text}")))
         if kept_at is not None:

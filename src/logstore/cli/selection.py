@@ -87,17 +87,20 @@ class Selection(NamedTuple):
 EVERY_RECORD: Final = Selection()
 
 
-def selection_of(given: dict[str, Any]) -> Selection:
+def selection_of(arguments: dict[str, Any]) -> Selection:
     """The selection that the options of a subcommand make.
 
     Raises:
         click.UsageError: a partitioner, but no key.
     """
-    key = given["key"]
-    if given["assume_partitioner"] is not None and key is None:
+    key = arguments["key"]
+    if arguments["assume_partitioner"] is not None and key is None:
         raise click.UsageError("--assume-partitioner finds the partition of a --key")
     return Selection(
-        key, given["grep"], given["last"], given["assume_partitioner"] is not None
+        key,
+        arguments["grep"],
+        arguments["last"],
+        arguments["assume_partitioner"] is not None,
     )
 
 
@@ -146,16 +149,18 @@ def offset_from_end(
     while stop - start > missing:
         first, is_in_damage = max(stop - reach, start), False
         if matches is None:
-            found = _count_records(partition, first, stop, isolation, met)
+            match_count = _count_records(partition, first, stop, isolation, met)
         else:
-            found = sum(map(matches, _read(partition, first, stop, isolation, met)))
-        if found >= missing:
+            match_count = sum(
+                map(matches, _read(partition, first, stop, isolation, met))
+            )
+        if match_count >= missing:
             records = _read(partition, first, stop, isolation, met)
             if matches is not None:
                 records = filter(matches, records)
-            record = next(itertools.islice(records, found - missing, None), None)
+            record = next(itertools.islice(records, match_count - missing, None), None)
             return first if record is None else record.offset
-        missing, stop = missing - found, first
+        missing, stop = missing - match_count, first
         reach *= _GROWTH_IN_DAMAGE if is_in_damage else _GROWTH
     return start
 
@@ -192,14 +197,14 @@ def _count_records(
 
     options: dict[str, Any] = {"isolation": isolation, "on_corruption": met}
     batches = partition.read_batches(first, stop, **options)
-    one = next(batches, None)
-    if one is None:
+    first_batch = next(batches, None)
+    if first_batch is None:
         return 0
-    if not is_damaged and (one.compression == "none" or one.magic < 2):
+    if not is_damaged and (first_batch.compression == "none" or first_batch.magic < 2):
         return sum(1 for _ in _read(partition, first, stop, isolation, on_damage))
     return sum(
         _records_between(batch, first, stop)
-        for batch in itertools.chain([one], batches)
+        for batch in itertools.chain([first_batch], batches)
         if not batch.is_control
     )
 

@@ -35,11 +35,11 @@ EXAMPLES: Final = ["snapshot data backup", "snapshot data /mnt/other/backup --no
 )
 @options.output_format()
 @options.permissions
-def snapshot(path: str, target: str, **given: Any) -> int:
+def snapshot(path: str, target: str, **arguments: Any) -> int:
     """`logstore-dump snapshot`: by the owner of the store, or with its lock."""
     printer = Printer()
     check_store(path)
-    config = store_config(given)
+    config = store_config(arguments)
     with (
         logstore.open(path, read_only=True, config=config) as store,
         Progress("copying", printer.err) as bar,
@@ -48,16 +48,18 @@ def snapshot(path: str, target: str, **given: Any) -> int:
         def show(progress: logstore.types.SnapshotProgress) -> None:
             bar(progress.bytes_done, progress.bytes_total)
 
-        report = store.snapshot(target, links=not given["no_links"], on_progress=show)
-    _print(printer, report, given)
+        report = store.snapshot(
+            target, links=not arguments["no_links"], on_progress=show
+        )
+    _print(printer, report, arguments)
     printer.flush()
     return PROBLEMS if report.damaged else CLEAN
 
 
 def _print(
-    printer: Printer, report: logstore.types.SnapshotReport, given: dict[str, Any]
+    printer: Printer, report: logstore.types.SnapshotReport, arguments: dict[str, Any]
 ) -> None:
-    if given["form"] == "jsonl":
+    if arguments["form"] == "jsonl":
         values = {
             "path": report.path,
             "topics": report.topics,

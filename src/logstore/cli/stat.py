@@ -208,34 +208,34 @@ SORTABLE: Final = tuple(n for n in names_of(COLUMNS) if n != "codec")
 @options.times
 @options.on_corruption
 @options.decompressed
-def stat(path: str, **given: Any) -> int:
+def stat(path: str, **arguments: Any) -> int:
     """`logstore-dump stat`."""
     printer = Printer()
-    damage = DamageLog(printer, given["on_corruption"])
-    with opened_sources(path, damage, given) as sources:
+    damage = DamageLog(printer, arguments["on_corruption"])
+    with opened_sources(path, damage, arguments) as sources:
         tallies = [*_partitions(sources, damage)]
         tallies += [_file_tally(source) for source in sources.files]
-        tallies = sorted_by(tallies, COLUMNS, given["sort"])
-        if given["form"] == "jsonl":
+        tallies = sorted_by(tallies, COLUMNS, arguments["sort"])
+        if arguments["form"] == "jsonl":
             for tally in tallies:
-                printer.json(tally.to_json(given["times"]))
+                printer.json(tally.to_json(arguments["times"]))
         else:
-            _print(printer, tallies, given["sort"])
+            _print(printer, tallies, arguments["sort"])
     status = damage.finish()
-    if given["form"] == "text" and kind_of(os.path.abspath(path), path) == STORE:
-        status = max(status, _print_groups(printer, path, given["topics"]))
+    if arguments["form"] == "text" and kind_of(os.path.abspath(path), path) == STORE:
+        status = max(status, _print_groups(printer, path, arguments["topics"]))
     printer.flush()
     return status
 
 
 def _print_groups(printer: Printer, path: str, topics: Sequence[str]) -> int:
     """The groups of consumers of a store, if it has some; returns the exit status."""
-    found = groups_in([path])
-    listed = chosen(found, topics=topics)
+    groups = groups_in([path])
+    listed = chosen(groups, topics=topics)
     if listed:
         printer.line("")
         print_list(printer, listed, None)
-    return 1 if warn_about(printer, found) else 0
+    return 1 if warn_about(printer, groups) else 0
 
 
 def _print(printer: Printer, tallies: list[Tally], sort: str | None) -> None:

@@ -129,10 +129,10 @@ def for_command(word: str, names: Sequence[str]) -> str:
     meant = {name: HARMLESS.get(name, name) for name in names}
     for suggestion, words in _COMMANDS.items():
         meant.update(dict.fromkeys(words.split(), suggestion))
-    found = meant.get(word) or meant.get(_slip_of(word, meant))
-    if found is None:
+    suggested_name = meant.get(word) or meant.get(_slip_of(word, meant))
+    if suggested_name is None:
         return f"; there are {', '.join(names)}"
-    return f"; did you mean {found}?"
+    return f"; did you mean {suggested_name}?"
 
 
 def for_option(option: str, names: Iterable[str]) -> str:
@@ -151,8 +151,8 @@ def for_option(option: str, names: Iterable[str]) -> str:
         for suggestion in _that_exist(suggestions, has):
             for word in (*suggestions, *words.split()):
                 meant.setdefault(word, suggestion)
-    found = meant.get(option) or meant.get(_slip_of(option, meant))
-    return "" if found is None else f"; did you mean {found}?"
+    suggested_name = meant.get(option) or meant.get(_slip_of(option, meant))
+    return "" if suggested_name is None else f"; did you mean {suggested_name}?"
 
 
 def _that_exist(suggestions: Sequence[str], has: Sequence[str]) -> Iterator[str]:
@@ -168,9 +168,9 @@ def _slip_of(word: str, words: Iterable[str]) -> str:
     plain = word.lstrip("-")
     dashes = word[: len(word) - len(plain)]
     alike = [
-        one.lstrip("-")
-        for one in words
-        if plain and one.startswith(dashes + plain[0]) and len(plain) > 2
+        candidate.lstrip("-")
+        for candidate in words
+        if plain and candidate.startswith(dashes + plain[0]) and len(plain) > 2
     ]
     close = difflib.get_close_matches(plain, alike, 1, _SLIP)
     return dashes + close[0] if close else ""

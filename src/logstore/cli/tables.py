@@ -94,11 +94,11 @@ def print_table(
     drawn = [
         _Drawn(
             column.name,
-            [escape(row[at]) for row in texts],
+            [escape(row[index]) for row in texts],
             column.is_number,
             0 if _slug(column.name) == sorted_name else column.spare,
         )
-        for at, column in enumerate(columns)
+        for index, column in enumerate(columns)
     ]
     room = shutil.get_terminal_size().columns - indent
     note = _fit(drawn, room) if is_terminal(printer.out) else ""
@@ -138,11 +138,11 @@ class _Drawn:
     def shorten(self, width: int) -> None:
         """Leave out the middle of texts that are longer: a name ends with a number."""
         set_size = import_package("rich.cells").set_cell_size
-        for at, cell in enumerate(self.cells):
+        for index, cell in enumerate(self.cells):
             if _width(cell) > width:
                 head = set_size(cell, (width - 1) // 2).rstrip()
                 tail = set_size(cell[::-1], width - 1 - (width - 1) // 2)[::-1]
-                self.cells[at] = f"{head}{_DOTS}{tail.lstrip()}"
+                self.cells[index] = f"{head}{_DOTS}{tail.lstrip()}"
         self.width = max(map(_width, self.cells))
 
 
@@ -163,8 +163,12 @@ def _fit(drawn: list[_Drawn], room: int) -> str:
 
     def shorten(least: int) -> bool:
         """Shorten the longest texts as far as is needed. Whether one was."""
-        names = [one for one in drawn if not (one.is_number or one.spare)]
-        longest = max(names, key=lambda one: one.width, default=None)
+        names = [
+            drawn_column
+            for drawn_column in drawn
+            if not (drawn_column.is_number or drawn_column.spare)
+        ]
+        longest = max(names, key=lambda drawn_column: drawn_column.width, default=None)
         if missing() <= 0 or longest is None or longest.width <= least:
             return False
         longest.shorten(max(longest.width - missing(), least))
@@ -178,7 +182,11 @@ def _fit(drawn: list[_Drawn], room: int) -> str:
         drawn.remove(removed[-1])
     for column in reversed(removed):  # narrower ones fit after all
         if missing() + column.width + len(_GAP) <= 0:
-            drawn[:] = [one for one in every if one in drawn or one is column]
+            drawn[:] = [
+                kept_column
+                for kept_column in every
+                if kept_column in drawn or kept_column is column
+            ]
     while shorten(_SHORTEST):
         is_cut = True
     left_out = [column.name for column in every if column not in drawn]

@@ -36,9 +36,9 @@ EXAMPLES: Final = [
 @options.output_format("html")
 @options.output()
 @options.decompressed
-def verify(paths: tuple[str, ...], **given: Any) -> int:
+def verify(paths: tuple[str, ...], **arguments: Any) -> int:
     """`logstore-dump verify`."""
-    form, output = given["form"], given["output"]
+    form, output = arguments["form"], arguments["output"]
     if output is not None and form != "html":
         raise click.UsageError("--output is for --format html")
     if form == "html" and len(paths) != 1:
@@ -49,32 +49,32 @@ def verify(paths: tuple[str, ...], **given: Any) -> int:
         result = report_of(
             paths[0],
             printer,
-            deep=given["deep"],
-            threads=given["threads"],
-            store_config=store_config(given),
+            deep=arguments["deep"],
+            threads=arguments["threads"],
+            store_config=store_config(arguments),
         )
         write_html(printer, result.to_html(), output)
         return 0 if result.ok else 1
     with Progress("verifying", printer.err) as progress:
         report = logstore.verify(
             paths,
-            deep=given["deep"],
+            deep=arguments["deep"],
             on_progress=progress,
-            threads=given["threads"],
-            store_config=store_config(given),
+            threads=arguments["threads"],
+            store_config=store_config(arguments),
         )
     if form == "jsonl":
         _print_json(printer, report)
     else:
-        _print_text(printer, report, verbose=given["verbose"])
+        _print_text(printer, report, verbose=arguments["verbose"])
     return 0 if report.ok else 1
 
 
 def _print_json(printer: Printer, report: logstore.types.VerifyReport) -> None:
     value = report.to_dict()
     for kind in ("note", "problem"):
-        for one in value.pop(f"{kind}s"):
-            printer.json(finding(kind, one))
+        for item in value.pop(f"{kind}s"):
+            printer.json(finding(kind, item))
     printer.json(
         line(
             "summary",

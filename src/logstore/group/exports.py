@@ -100,7 +100,7 @@ def export_group(
         DiskFullError, StorageError, SyncFailedError: nothing, or not for sure, is
             committed there.
     """
-    path, target = (os.path.abspath(os.fspath(one)) for one in (path, to))
+    path, target = (os.path.abspath(os.fspath(directory)) for directory in (path, to))
     if path == target:
         raise ConfigError(
             f"group {group!r} is to be exported from {path} to the same directory; "
@@ -144,13 +144,18 @@ def _commits(path: str, group: str) -> Sequence[OffsetCommit]:
         raise error
     own = [
         row
-        for one in own_groups
-        if one.group == group
-        for row in one.partitions
+        for own_group in own_groups
+        if own_group.group == group
+        for row in own_group.partitions
         if row.end is not None
     ]
-    found = kafka_groups(path)
-    rows = own or [row for one in found if one.group == group for row in one.partitions]
+    broker_groups = kafka_groups(path)
+    rows = own or [
+        row
+        for broker_group in broker_groups
+        if broker_group.group == group
+        for row in broker_group.partitions
+    ]
     commits = [
         OffsetCommit(group, row.topic, row.partition, row.offset, metadata=row.metadata)
         for row in rows
@@ -159,10 +164,10 @@ def _commits(path: str, group: str) -> Sequence[OffsetCommit]:
     if commits:
         return commits
     why = "has committed no offset"
-    if found.partition_count and not found.is_here(group):
-        number = found.partition_of(group)
+    if broker_groups.partition_count and not broker_groups.is_here(group):
+        number = broker_groups.partition_of(group)
         why = f"would be in {OFFSETS_TOPIC}-{number}, which is not here"
-    elif not found.partition_count:
+    elif not broker_groups.partition_count:
         why = f"is not here: neither in a file of its own nor in {OFFSETS_TOPIC}"
     raise GroupNotFoundError(
         f"group {group!r} {why}: {path}; nothing was changed", group=group, path=path
@@ -196,9 +201,9 @@ def _changes(
     log: OffsetsLog, group: str, commits: Iterable[OffsetCommit]
 ) -> tuple[OffsetChange, ...]:
     known = {}
-    for found in log.groups():
-        if found.group == group:
-            known = found.offsets
+    for broker_group in log.groups():
+        if broker_group.group == group:
+            known = broker_group.offsets
     changes = []
     for commit in commits:
         before = known.get(TopicPartition(commit.topic, commit.partition))
@@ -220,7 +225,10 @@ def _encoded(commits: Sequence[OffsetCommit], magic: int, now_ms: int) -> bytes:
     encoder = Encoder(TopicConfig(message_format=magic))
     rows = pack_rows(
         [format_offset_value(commit, _VALUE_VERSION) for commit in timed],
-        [format_offset_key(one.group, one.topic, one.partition) for one in timed],
+        [
+            format_offset_key(commit.group, commit.topic, commit.partition)
+            for commit in timed
+        ],
         [now_ms] * len(timed),
         None,
         magic=magic,

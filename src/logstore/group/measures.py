@@ -56,8 +56,8 @@ def group_rows(
     Args:
         rows: the numbers of the partitions.
     """
-    found, errors = groups_of(store, _MeasuredLogs(store, rows))
-    return [_row(group) for group in found], len(errors)
+    groups, errors = groups_of(store, _MeasuredLogs(store, rows))
+    return [_row(group) for group in groups], len(errors)
 
 
 def _row(group: ConsumerGroup) -> dict[str, Any]:
@@ -69,12 +69,12 @@ def _row(group: ConsumerGroup) -> dict[str, Any]:
         "stuck_members": group.stuck,
         "partitions": [
             {
-                "topic": one.topic,
-                "partition": one.partition,
-                "current_offset": one.offset,
-                "lag": one.lag,
+                "topic": partition.topic,
+                "partition": partition.partition,
+                "current_offset": partition.offset,
+                "lag": partition.lag,
             }
-            for one in group.partitions
+            for partition in group.partitions
         ],
     }
 

@@ -108,7 +108,7 @@ class ConsumerGroup(GroupRows):
     @property
     def stuck(self) -> int:
         """How many of its members are stuck."""
-        return sum(one.stuck_ms is not None for one in self.members)
+        return sum(member.stuck_ms is not None for member in self.members)
 
 
 class ConsumerGroups(list[ConsumerGroup]):
@@ -127,14 +127,14 @@ class ConsumerGroups(list[ConsumerGroup]):
         number = Cell.number
         rows = [
             [
-                Cell(one.group),
-                Cell(one.state),
-                number(len(one.members)),
-                number(one.stuck),
-                number(len(one.partitions)),
-                number(-1 if one.lag is None else one.lag),
+                Cell(group.group),
+                Cell(group.state),
+                number(len(group.members)),
+                number(group.stuck),
+                number(len(group.partitions)),
+                number(-1 if group.lag is None else group.lag),
             ]
-            for one in self
+            for group in self
         ]
         head = ("group", "state", "members", "stuck", "partitions", "lag")
         title = "\n".join([f"{len(self)} consumer groups", *self.problems])
@@ -168,7 +168,7 @@ def groups_of(
 ) -> tuple[ConsumerGroups, dict[str, LogStoreError]]:
     """The groups of an open store, with the error of each file that could not be read,
     by its name."""
-    found, errors = ConsumerGroups(), dict[str, LogStoreError]()
+    consumer_groups, errors = ConsumerGroups(), dict[str, LogStoreError]()
     problems: list[str] = []
     root = Directory.open_root(Files(), store.path)
     try:
@@ -176,15 +176,15 @@ def groups_of(
             names = layout.group_files(root.names())
         for name in sorted(names):
             try:
-                found += _groups(store, root, name, logs, problems)
+                consumer_groups += _groups(store, root, name, logs, problems)
             except LogStoreError as error:
                 errors[name] = error
                 problems.append(str(error))
     finally:
         root.close()
-    found.sort(key=lambda group: group.group)
-    found.problems = tuple(problems)
-    return found, errors
+    consumer_groups.sort(key=lambda group: group.group)
+    consumer_groups.problems = tuple(problems)
+    return consumer_groups, errors
 
 
 class Logs(Protocol):
@@ -258,8 +258,8 @@ def _groups(
             slots = {slot: lock.info(slot) for slot in lock.members()}
             held = set(lock.held_rows())
             holders = {
-                one: lock.holder(row.number)
-                for one, row in state.rows.items()
+                partition: lock.holder(row.number)
+                for partition, row in state.rows.items()
                 if row.number in held
             }
     if not (group or slots):
@@ -277,16 +277,18 @@ def _groups(
     ]
     ids = {member.slot: member.member_id or f"slot {member.slot}" for member in members}
     has = {
-        one: ids[slot]
-        for one, slot in holders.items()
+        partition: ids[slot]
+        for partition, slot in holders.items()
         if slot is not None and slot in ids
     }
     alive = [member for member in state.members if member.slot in slots]
-    assigned = {one: member.id for member in alive for one in member.partitions}
+    assigned = {
+        partition: member.id for member in alive for partition in member.partitions
+    }
     live_state = _EMPTY
     if members:
         is_settled = len(alive) == len(state.members) and all(
-            has.get(one) == member_id for one, member_id in assigned.items()
+            has.get(partition) == member_id for partition, member_id in assigned.items()
         )
         live_state = _STABLE if is_settled else _REBALANCING
     yield ConsumerGroup(
@@ -305,22 +307,24 @@ def _published(
     store: Store, name: str, copies: Iterable[OffsetCommit]
 ) -> list[OffsetCommit]:
     """Offsets that a group has committed by transactions."""
-    known = {TopicPartition(one.topic, one.partition): one for one in copies}
+    known = {
+        TopicPartition(commit.topic, commit.partition): commit for commit in copies
+    }
     positions = GroupPositions(store, layout.group_of_file(name))
     # Of an id that the name has only shortened, too.
     positions.identity = identity_of_file(name)
     commits = []
-    for key, at in positions.read()[1].items():
+    for key, position in positions.read()[1].items():
         copy = known.get(key)
-        is_same = copy is not None and copy.offset == at.offset
+        is_same = copy is not None and copy.offset == position.offset
         commits.append(
             OffsetCommit(
                 layout.group_of_file(name),
                 *key,
-                at.offset,
+                position.offset,
                 commit_ms=copy.commit_ms if copy is not None and is_same else -1,
-                topic_id=at.topic_id or None,
-                proof=at.proof,
+                topic_id=position.topic_id or None,
+                proof=position.proof,
             )
         )
     return commits
@@ -363,7 +367,12 @@ def _rows(
     has: Mapping[TopicPartition, str],
     logs: Logs,
 ) -> Iterator[GroupPartition]:
-    by_key = {TopicPartition(one.topic, one.partition): one for one in commits}
+    by_key = {
+        TopicPartition(
+            committed_offset.topic, committed_offset.partition
+        ): committed_offset
+        for committed_offset in commits
+    }
     for key in sorted({*by_key, *partitions}):
         commit, member = by_key.get(key), has.get(key)
         if commit is None:

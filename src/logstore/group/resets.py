@@ -149,8 +149,8 @@ class _Target:
         if self.end:
             return start if self.end == EARLIEST else end
         if self.time_ms is not None:
-            found = partition.offset_for_time(self.time_ms)
-            return end if found is None else found
+            time_offset = partition.offset_for_time(self.time_ms)
+            return end if time_offset is None else time_offset
         offset = self.offset
         if offset is None:
             assert before is not None
@@ -232,17 +232,23 @@ class _Reset:
 
     def _changes(self, partitions: Sequence[Partition]) -> list[OffsetChange]:
         """The changes of these partitions, or the expected ones, if they still fit."""
-        found = [
+        changes = [
             _change(self._store, self._file, partition, self._target)
             for partition in partitions
         ]
         if self._expected is None:
-            return found
-        if [_place(one) for one in found] == [_place(one) for one in self._expected]:
-            ends = [(one.start_offset, one.end_offset) for one in partitions]
-            afters = [one.after for one in self._expected]
+            return changes
+        if [_place(change) for change in changes] == [
+            _place(change) for change in self._expected
+        ]:
+            ends = [
+                (partition.start_offset, partition.end_offset)
+                for partition in partitions
+            ]
+            afters = [change.after for change in self._expected]
             if all(
-                low <= at <= high for at, (low, high) in zip(afters, ends, strict=True)
+                low <= after <= high
+                for after, (low, high) in zip(afters, ends, strict=True)
             ):
                 return list(self._expected)
         raise CommitFailedError(
@@ -290,13 +296,13 @@ def _partitions(
     """The partitions to change, by topic and number."""
     if topics is not None:
         names = sorted(set(topics))
-        found = [partition for name in names for partition in store.topic(name)]
+        partitions = [partition for name in names for partition in store.topic(name)]
     else:
-        found = [
-            _partition(store, TopicPartition(one.topic, one.partition), group)
-            for one in file.commits()
+        partitions = [
+            _partition(store, TopicPartition(commit.topic, commit.partition), group)
+            for commit in file.commits()
         ]
-        if not found:
+        if not partitions:
             _check_not_of_broker(store, group)
             raise GroupNotFoundError(
                 f"group {group!r:.100} has committed no offset in {store.path}; name "
@@ -305,15 +311,19 @@ def _partitions(
                 path=store.path,
             )
     if target.shift is not None:
-        found = [one for one in found if _before(store, file, one) is not None]
-    return found
+        partitions = [
+            partition
+            for partition in partitions
+            if _before(store, file, partition) is not None
+        ]
+    return partitions
 
 
 def _check_not_of_broker(store: Store, group: str) -> None:
     """Raise if a group is one of a broker, which has its directory here."""
     if OFFSETS_TOPIC not in store.topics():
         return
-    if any(one.group == group for one in kafka_groups(store.path)):
+    if any(broker_group.group == group for broker_group in kafka_groups(store.path)):
         raise GroupNotFoundError(
             f"group {group!r:.100} is one of a Kafka broker: its offsets are in "
             f"{OFFSETS_TOPIC} of {store.path}, which the broker alone changes "

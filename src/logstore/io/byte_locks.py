@@ -74,7 +74,7 @@ class ByteLocks:
     def locked_bytes(self, fd: int, begin: int, end: int) -> Sequence[int]:
         """The bytes in [begin, end) on which other open files have a lock, in order.
         Takes no lock; a file that is open for reading is enough."""
-        found: list[int] = []
+        locked_numbers: list[int] = []
         ranges = [(begin, end)]
         while ranges:
             first, stop = ranges.pop()
@@ -88,9 +88,9 @@ class ByteLocks:
             # One of the locks in the range, which may reach beyond it; 0: to the end.
             low = max(start, first)
             high = min(start + length, stop) if length else stop
-            found += range(low, high)
+            locked_numbers += range(low, high)
             ranges += [(first, low), (high, stop)]
-        return sorted(found)
+        return sorted(locked_numbers)
 
     def forget_cached(self, fd: int, pos: int, size: int) -> None:
         """Let the next read of a range come from the disk, if the system can: a
@@ -122,10 +122,10 @@ class ByteLocks:
 def _boot_id() -> bytes:
     try:
         text = read_text("/proc/sys/kernel/random/boot_id").strip().replace("-", "")
-        found = bytes.fromhex(text)
+        boot_id = bytes.fromhex(text)
     except (OSError, ValueError):
         return b""
-    return found if len(found) == 16 else b""
+    return boot_id if len(boot_id) == 16 else b""
 
 
 def _start_of(pid: int | str) -> int:

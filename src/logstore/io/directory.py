@@ -175,12 +175,12 @@ class Directory:
 
     def infos(self) -> dict[str, FileInfo]:
         """The infos of all its entries, by name; without entries removed meanwhile."""
-        found = {}
+        infos = {}
         with self.use() as fd:
             for name in self.files.list(fd):
                 with contextlib.suppress(FileNotFoundError):
-                    found[name] = self.files.stat_name(fd, name)
-        return found
+                    infos[name] = self.files.stat_name(fd, name)
+        return infos
 
     def exists(self, name: str) -> bool:
         return self.stamp(name) is not None

@@ -295,13 +295,13 @@ class Files(ByteLocks, Links):
         try:
             place = self.stat(fd)
             parts = [place_bytes(place)]
-            for one in names.names:
-                if one == ".":
+            for entry_name in names.names:
+                if entry_name == ".":
                     stamp: FileStamp | None = stamp_of(place)
-                elif one.startswith("../"):
-                    stamp = self._stamp(dir_fd, one.removeprefix("../"))
+                elif entry_name.startswith("../"):
+                    stamp = self._stamp(dir_fd, entry_name.removeprefix("../"))
                 else:
-                    stamp = self._stamp(fd, one)
+                    stamp = self._stamp(fd, entry_name)
                 parts.append(stamp_bytes(stamp or NO_FILE))
         finally:
             if fd != dir_fd:
@@ -501,7 +501,7 @@ class Files(ByteLocks, Links):
         return native.new_watch()
 
     def watch(
-        self, fd: int, at: int, what: int = native.WATCH_ENTRIES, name: str = ""
+        self, fd: int, watched_fd: int, what: int = native.WATCH_ENTRIES, name: str = ""
     ) -> int:
         """Report what happens to an open file or directory, or to one in it that has
         this name, in addition to earlier requests; only changes that are
@@ -511,7 +511,7 @@ class Files(ByteLocks, Links):
             what: by default each entry of a directory that is written to, made, renamed
                 or removed.
         """
-        path = f"/proc/self/fd/{at}"
+        path = f"/proc/self/fd/{watched_fd}"
         return native.add_watch(fd, f"{path}/{name}" if name else path, what)
 
     def unwatch(self, fd: int, number: int) -> None:
@@ -521,16 +521,16 @@ class Files(ByteLocks, Links):
     def reports(self, fd: int) -> Sequence[Report] | None:
         """The reports since the last call; None: the system had no room for all of
         them."""
-        found: list[Report] = []
+        reports: list[Report] = []
         while True:
             try:
                 data = os.read(fd, _REPORTS_BYTES)
             except BlockingIOError:
                 break
-            found += _reports_in(data)
+            reports += _reports_in(data)
             if len(data) < _REPORTS_BYTES // 2:
                 break  # these were all
-        return _unless_lost(found)
+        return _unless_lost(reports)
 
     def reports_within(
         self, fd: int, seconds: float | None, event: int
@@ -583,19 +583,19 @@ Report = tuple[int, int, str]
 
 def _reports_in(data: bytes) -> list[Report]:
     """The reports that a read has returned."""
-    found: list[Report] = []
+    reports: list[Report] = []
     pos = 0
     while pos < len(data):
         number, changes, _, name_bytes = _REPORT.unpack_from(data, pos)
         pos += _REPORT.size + name_bytes
         # A report of a watched file has no name.
         name = data[pos - name_bytes : pos].rstrip(b"\0") if name_bytes else b""
-        found.append((number, changes, os.fsdecode(name) if name else ""))
-    return found
+        reports.append((number, changes, os.fsdecode(name) if name else ""))
+    return reports
 
 
-def _unless_lost(found: list[Report]) -> Sequence[Report] | None:
-    return None if _LOST in [report[0] for report in found] else found
+def _unless_lost(reports: list[Report]) -> Sequence[Report] | None:
+    return None if _LOST in [report[0] for report in reports] else reports
 
 
 # Methods for which C makes the same calls by itself (`native.PreparedAppend`), in its

@@ -240,8 +240,8 @@ def group_file(group: str) -> str:
         ConfigError: the id has no character or more than 10,000, a NUL, or half of a
             surrogate pair.
     """
-    given: object = group
-    if not isinstance(given, str) or not 1 <= len(group) <= GROUP_CHARACTERS_MAX:
+    value: object = group
+    if not isinstance(value, str) or not 1 <= len(group) <= GROUP_CHARACTERS_MAX:
         raise _bad_group(group, f"1 to {GROUP_CHARACTERS_MAX:,} characters (str)")
     if "\0" in group:
         raise _bad_group(group, "no NUL")
@@ -249,7 +249,7 @@ def group_file(group: str) -> str:
         data = group.encode()
     except UnicodeEncodeError as error:
         raise _bad_group(group, "no half of a surrogate pair") from error
-    escaped = _GROUP_ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}".encode(), data)
+    escaped = _GROUP_ESCAPED.sub(lambda match: f"%{ord(match[0]):02X}".encode(), data)
     if len(escaped) > _GROUP_BYTES_MAX:
         return f"{GROUP_PREFIX}%sha256-{hashlib.sha256(data).hexdigest()}"
     return GROUP_PREFIX + escaped.decode()

@@ -59,8 +59,8 @@ class Links:
             fcntl.ioctl(fd, _GET_FS_UUID, answer)
         except OSError:
             return ""
-        found = bytes(answer[1 : 1 + answer[0]])
-        return found.hex() if any(found) else ""
+        uuid = bytes(answer[1 : 1 + answer[0]])
+        return uuid.hex() if any(uuid) else ""
 
     def has_open(self, pid: int, dir_fd: int, name: str) -> bool:
         """Whether a process has a file open under its name in a directory. Also True

@@ -199,9 +199,9 @@ class FarPlace(ABC):
                 continue
             if block.size < 0:
                 continue  # it was dropped, or another reader has raised its error
-            at = pos + done - block.pos
-            count = max(min(block.size - at, size - done), 0)
-            view[done : done + count] = memoryview(block.data)[at : at + count]
+            begin = pos + done - block.pos
+            count = max(min(block.size - begin, size - done), 0)
+            view[done : done + count] = memoryview(block.data)[begin : begin + count]
             done += count
             if block.size < block.end - block.pos:
                 self._drop(stream)  # the next read requests it again
@@ -298,10 +298,10 @@ class FarPlace(ABC):
         for stream in reversed(self._streams):
             if stream.directory is not segment.file.directory:
                 continue
-            found = [block for block in stream.blocks if block.has(segment, pos)]
-            if found or (pos and stream.blocks[-1].has(segment, pos - 1)):
+            blocks = [block for block in stream.blocks if block.has(segment, pos)]
+            if blocks or (pos and stream.blocks[-1].has(segment, pos - 1)):
                 self._streams.remove(stream)
-                return stream, found[0] if found else None
+                return stream, blocks[0] if blocks else None
         self._forget_idle(now)
         return _Stream(segment.file.directory), None
 
@@ -310,13 +310,13 @@ class FarPlace(ABC):
     ) -> list[tuple[Placed, int]]:
         """The segments that may be read ahead, from this one on, each with the end of
         the bytes that a read up to `stop` needs."""
-        found = [(segment, segment.bytes_below(stop))]
+        sources = [(segment, segment.bytes_below(stop))]
         for number in range(min(len(rest), self.in_flight)):
             following = rest[number]
             if following.base_offset >= stop or following.place is not self:
                 break
-            found.append((following, following.bytes_below(stop)))
-        return found
+            sources.append((following, following.bytes_below(stop)))
+        return sources
 
     def _extend(
         self, stream: _Stream, block: _Block, sources: list[tuple[Placed, int]]
@@ -324,7 +324,9 @@ class FarPlace(ABC):
         """Request the blocks of the window after a block."""
         with self._lock:
             last = stream.blocks[-1]
-            numbers = [n for n, (one, _) in enumerate(sources) if one is last.segment]
+            numbers = [
+                n for n, (source, _) in enumerate(sources) if source is last.segment
+            ]
             if not numbers:
                 return
             pos, window = last.end, min(stream.window, self._window_max())
@@ -353,7 +355,7 @@ class FarPlace(ABC):
         self._bytes += size
         if self._bytes > self.bytes_max:
             streams = {*self._streams, stream}  # it may be taken out of the list
-            self._bytes = size + sum(one.bytes for one in streams)
+            self._bytes = size + sum(counted_stream.bytes for counted_stream in streams)
         for other in list(self._streams):
             if self._bytes <= self.bytes_max:
                 break
@@ -373,15 +375,23 @@ class FarPlace(ABC):
     def _drop_behind(self, stream: _Stream, block: _Block, pos: int) -> None:
         """Drop the blocks of a stream that lie far enough before a position."""
         blocks = stream.blocks
-        before = [one for one in blocks if one.number < block.number]
-        behind = pos - block.pos + sum(one.end - one.pos for one in before)
-        for one in before:
-            behind -= one.end - one.pos
+        before = [
+            earlier_block
+            for earlier_block in blocks
+            if earlier_block.number < block.number
+        ]
+        behind = (
+            pos
+            - block.pos
+            + sum(earlier_block.end - earlier_block.pos for earlier_block in before)
+        )
+        for earlier_block in before:
+            behind -= earlier_block.end - earlier_block.pos
             if behind < _BEHIND_BYTES:
                 break
-            one.is_dropped = True
+            earlier_block.is_dropped = True
             blocks.popleft()
-            self._bytes -= one.end - one.pos
+            self._bytes -= earlier_block.end - earlier_block.pos
 
     def _forget_idle(self, now: float) -> None:
         """Drop what has no reader any more, before there is one more stream."""

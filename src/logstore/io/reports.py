@@ -103,7 +103,7 @@ class Inbox:
     def take(self) -> list[Change] | None:
         """The changes since the last call; None: anything may have changed."""
         self._is_rung = False  # first: a change from now on wakes again
-        found: list[Change] = []
+        taken_changes: list[Change] = []
         is_known, changes = True, self._changes
         while changes:
             try:
@@ -113,8 +113,8 @@ class Inbox:
             if change is None:
                 is_known = False
             else:
-                found.append(change)
-        return found if is_known else None
+                taken_changes.append(change)
+        return taken_changes if is_known else None
 
     def call(self) -> None:
         """End its wait, or the next one."""
@@ -198,11 +198,11 @@ class Reports:
 
     def reference(self, inbox: Inbox) -> _Reference:
         """The name of an inbox for its watches: it keeps it not alive."""
-        one = weakref.ref(inbox, self.remove)
-        hash(one)  # it cannot be found out any more when the inbox is gone
-        return one
+        reference = weakref.ref(inbox, self.remove)
+        hash(reference)  # it cannot be found out any more when the inbox is gone
+        return reference
 
-    def add(self, one: _Reference, at: int, what: int, name: str) -> int:
+    def add(self, reference: _Reference, watched_fd: int, what: int, name: str) -> int:
         """Report what happens to an open file or directory, or to one in it. Returns
         the number of the watch.
 
@@ -217,28 +217,30 @@ class Reports:
             with self._guard.attempt() as is_free:
                 if is_free:
                     self._remove_gone()
-                    return self._added(one, at, what, name)
+                    return self._added(reference, watched_fd, what, name)
             time.sleep(_PAUSE_S)
         raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
-    def _added(self, one: _Reference, at: int, what: int, name: str) -> int:
+    def _added(
+        self, reference: _Reference, watched_fd: int, what: int, name: str
+    ) -> int:
         self._early.clear()
         self._is_adding = True
         try:
-            number = self._files.watch(self.fd, at, what, name)
+            number = self._files.watch(self.fd, watched_fd, what, name)
             listening = self._listening.setdefault(number, {})
-            self._numbers.setdefault(one, set()).add(number)
-            listening[one] = listening.get(one, 0) | what
+            self._numbers.setdefault(reference, set()).add(number)
+            listening[reference] = listening.get(reference, 0) | what
         finally:
             self._is_adding = False
-        inbox = one()
+        inbox = reference()
         if number in self._early and inbox is not None:
             inbox.put(None)
         return number
 
-    def remove(self, one: _Reference, number: int | None = None) -> None:
+    def remove(self, reference: _Reference, number: int | None = None) -> None:
         """Report no more to an inbox, of one number or at all."""
-        self._gone.append((one, number))
+        self._gone.append((reference, number))
         # If the guard is not free, the next addition does it.
         with self._guard.attempt() as is_free:
             if is_free:
@@ -246,19 +248,19 @@ class Reports:
 
     def _remove_gone(self) -> None:
         while self._gone:
-            one, number = self._gone.popleft()
-            if one is None:
+            reference, number = self._gone.popleft()
+            if reference is None:
                 numbers: Iterable[int | None] = (number,)
             elif number is None:
-                numbers = self._numbers.pop(one, ())
+                numbers = self._numbers.pop(reference, ())
             else:
                 numbers = (number,)
-                self._numbers.get(one, set()).discard(number)
+                self._numbers.get(reference, set()).discard(number)
             for each in numbers:
                 assert each is not None
                 listening = self._listening.get(each, {})
-                if one is not None:
-                    listening.pop(one, None)
+                if reference is not None:
+                    listening.pop(reference, None)
                 if not listening:
                     self._listening.pop(each, None)
                     # The watch of a file that is gone has ended.
@@ -367,27 +369,29 @@ class Reports:
             if inbox is None:
                 self._put(self._files.reports(self.fd))
             else:
-                found: Sequence[Report] | None = ()
+                reports: Sequence[Report] | None = ()
                 inbox.end_read = self._wake_reader
                 if self.fd >= 0 and not inbox.is_due:
-                    found = self._files.reports_within(self.fd, seconds, self._event_fd)
+                    reports = self._files.reports_within(
+                        self.fd, seconds, self._event_fd
+                    )
                 inbox.end_read = None
-                if found != ():
-                    self._put(found)
+                if reports != ():
+                    self._put(reports)
             is_finished = not before
         finally:
             if inbox is not None:
                 inbox.end_read = None
             if not is_finished:
-                for one in list(self._numbers):
-                    self._tell(one, None)
+                for reference in list(self._numbers):
+                    self._tell(reference, None)
             for other in (*before, mine):
                 self._unfinished.pop(other, None)
 
     def _put(self, reports: Sequence[Report] | None) -> None:
         if reports is None:
-            for one in list(self._numbers):
-                self._tell(one, None)
+            for reference in list(self._numbers):
+                self._tell(reference, None)
             return
         for number, changes, name in reports:
             listening = self._listening.get(number)
@@ -399,17 +403,17 @@ class Reports:
                     # Its addition was interrupted; or this is from before its removal.
                     self._gone.append((None, number))
                 continue
-            for one, what in list(listening.items()):
+            for reference, what in list(listening.items()):
                 if changes & (what | native.WATCH_ENDED):
-                    self._tell(one, (number, name))
+                    self._tell(reference, (number, name))
                 if changes & native.WATCH_ENDED:
-                    self._numbers.get(one, set()).discard(number)
+                    self._numbers.get(reference, set()).discard(number)
             if changes & native.WATCH_ENDED:
                 self._listening.pop(number, None)
 
     @staticmethod
-    def _tell(one: _Reference, change: Change | None) -> None:
-        inbox = one()
+    def _tell(reference: _Reference, change: Change | None) -> None:
+        inbox = reference()
         if inbox is not None:
             inbox.put(change)
 
@@ -439,8 +443,8 @@ def reports_of(files: Files) -> Reports:
     """
     if not keeps(type(files), _CALLS):
         return Reports(files)
-    found = _shared.get("")
-    return found or _shared.setdefault("", Reports(Files()))
+    shared_reports = _shared.get("")
+    return shared_reports or _shared.setdefault("", Reports(Files()))
 
 
 def _forget() -> None:

@@ -105,8 +105,8 @@ class Look(NamedTuple):
     def stamps(self) -> dict[str, FileStamp | None]:
         """The stamp of each name; None if there is no such file."""
         rows: Iterable[FileStamp] = _STAMP.iter_unpack(self.data[_PLACE.size :])
-        found = (row if row[0] else None for row in rows)
-        return dict(zip(self.names.names, found, strict=True))
+        stamps = (row if row[0] else None for row in rows)
+        return dict(zip(self.names.names, stamps, strict=True))
 
     def first(self, names: LookNames) -> Look:
         """The look at the first of the names alone."""

@@ -147,15 +147,15 @@ class Wakeups:
         try:
             if isinstance(watch.at, int):
                 return self._add(self._reports, watch.at, watch)
-            with watch.at.use() as at:
-                return self._add(self._reports, at, watch)
+            with watch.at.use() as fd:
+                return self._add(self._reports, fd, watch)
         except OSError:
             return None
 
-    def _add(self, reports: Reports, at: int, watch: Watch) -> int:
-        if self._files.file_system(at) in NETWORK:
+    def _add(self, reports: Reports, fd: int, watch: Watch) -> int:
+        if self._files.file_system(fd) in NETWORK:
             raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
-        return reports.add(self._reference, at, watch.what, watch.name)
+        return reports.add(self._reference, fd, watch.what, watch.name)
 
     def remove(self, number: int) -> None:
         """Report no more changes of a file or directory that may be gone."""

@@ -187,7 +187,7 @@ class Producers:
         self._sort_open()
 
     def _sort_open(self) -> None:
-        self._open = dict(sorted(self._open.items(), key=lambda one: one[1]))
+        self._open = dict(sorted(self._open.items(), key=lambda item: item[1]))
 
     # ------------------------------------------------------------ before an append
 
@@ -209,7 +209,7 @@ class Producers:
             InvalidProducerEpochError: a later epoch of the producer has appended.
             UnsupportedError: the producer has an open transaction.
         """
-        found: list[range] = []
+        spans: list[range] = []
         repeated = _NONE  # a producer that has sent one before
         # (epoch, last sequence, whether it has an open transaction) by producer
         ahead: dict[int, tuple[int, int, bool]] = {}
@@ -231,7 +231,7 @@ class Producers:
             if key not in ahead and producer is not None:
                 offsets = _offsets_of(producer, batch)
             if offsets is not None:
-                found.append(offsets)
+                spans.append(offsets)
                 repeated = key
                 continue
             if is_open and not batch.is_transactional:
@@ -246,12 +246,12 @@ class Producers:
             _check_next(batch, epoch, last, window, where)
             is_open = is_open or batch.is_transactional
             ahead[key] = batch.epoch, batch.last_sequence, is_open
-        if not found:
+        if not spans:
             return None
-        first, end = found[0].start, found[-1].stop
-        if len(found) < len(batches) or sum(map(len, found)) != end - first:
+        first, end = spans[0].start, spans[-1].stop
+        if len(spans) < len(batches) or sum(map(len, spans)) != end - first:
             raise DuplicateSequenceError(
-                f"of {len(batches)} batches for {where}, {len(found)} are there "
+                f"of {len(batches)} batches for {where}, {len(spans)} are there "
                 f"already, the first at offset {first}: send those again by "
                 f"themselves; nothing was written",
                 producer_id=repeated,
@@ -296,18 +296,22 @@ class Producers:
         producers with a known batch below it."""
         before = Producers(offset)
         for key, producer in self._by_id.items():
-            batches = [one for one in producer.batches if one.last_offset < offset]
+            batches = [
+                batch for batch in producer.batches if batch.last_offset < offset
+            ]
             if producer.is_named and batches:
-                found = before._by_id[key] = _Producer(key, producer.epoch)
-                found.batches.extend(batches)
-                found.timestamp_ms = producer.timestamp_ms
+                earlier_producer = before._by_id[key] = _Producer(key, producer.epoch)
+                earlier_producer.batches.extend(batches)
+                earlier_producer.timestamp_ms = producer.timestamp_ms
         return before
 
     def forget_named_from(self, offset: int) -> None:
         """Forget the known batches of named producers from an offset on."""
         for producer in self._by_id.values():
             if producer.is_named:
-                kept = [one for one in producer.batches if one.last_offset < offset]
+                kept = [
+                    batch for batch in producer.batches if batch.last_offset < offset
+                ]
                 producer.batches.clear()
                 producer.batches.extend(kept)
 
@@ -326,21 +330,21 @@ class Producers:
     ) -> dict[int, tuple[int, SentBatch]]:
         """The first known batch of each named producer that ends at or after an offset,
         with its first offset."""
-        found = {}
+        first_batches = {}
         for key in self._by_id.keys() & keys:
             producer = self._by_id[key]
-            for one in producer.batches:
-                if one.last_offset >= offset:
+            for known_batch in producer.batches:
+                if known_batch.last_offset >= offset:
                     batch = SentBatch(
                         key,
                         producer.epoch,
-                        one.first_sequence,
-                        one.size,
+                        known_batch.first_sequence,
+                        known_batch.size,
                         producer.timestamp_ms,
                     )
-                    found[key] = one.offsets.start, batch
+                    first_batches[key] = known_batch.offsets.start, batch
                     break
-        return found
+        return first_batches
 
     def set_before(self, batch: SentBatch, base: int, before: int, offset: int) -> None:
         """Set a named producer to its state at an offset.
@@ -474,7 +478,9 @@ class Producers:
     def entries(self, now_ms: int) -> list[ProducerEntry]:
         """Entries for a snapshot at `end`. Producers that have expired are
         forgotten."""
-        for key in [k for k, one in self._by_id.items() if one.has_expired(now_ms)]:
+        for key in [
+            k for k, producer in self._by_id.items() if producer.has_expired(now_ms)
+        ]:
             del self._by_id[key]
         keys = sorted(self._by_id, key=_hash_order(len(self._by_id)))
         return [_entry_of(key, self._by_id[key]) for key in keys]

@@ -164,9 +164,9 @@ def next_valid(
 
     `following`: the first offset after the segment, if it is known.
     """
-    at = _skip_zeros(segment, pos)
+    begin = _skip_zeros(segment, pos)
     following = -1 if following is None else following
-    return next_valid_batch(segment, at, last + 1, following=following)
+    return next_valid_batch(segment, begin, last + 1, following=following)
 
 
 def next_in_order(segment: Segment, pos: int, offset: int) -> Sound | None:
@@ -251,10 +251,10 @@ def first_at(segment: Segment, pos: int) -> int | None:
     offset. None: there is no intact batch."""
     if pos >= segment.size:
         return segment.next_offset
-    found = segment.first_header(pos)
-    if found is None:
+    checked_header = segment.first_header(pos)
+    if checked_header is None:
         return None
-    header, buffer, _ = found
+    header, buffer, _ = checked_header
     return Sound(pos, header, buffer).least_offset()
 
 
@@ -293,15 +293,15 @@ def is_unfinished(segment: Segment, pos: int, last: int, intact: Sound) -> bool:
     stored = int.from_bytes(head[FRAME_BYTES:], "big")
     if stored and stated.last >= 0 and _is_content(data, b"\2"):
         return True
-    at, crc = pos + _MAGIC_2_COVERED, 0
-    for behind in _valid_between(segment, at, segment.size, last + 1):
-        crc = native.crc32c(_bytes_at(segment, at, behind.pos - at), crc)
-        at, magic = behind.pos, behind.header.magic
+    position, crc = pos + _MAGIC_2_COVERED, 0
+    for behind in _valid_between(segment, position, segment.size, last + 1):
+        crc = native.crc32c(_bytes_at(segment, position, behind.pos - position), crc)
+        position, magic = behind.pos, behind.header.magic
         if crc == stored:
             return True
-        data = _bytes_at(segment, pos, min(at - pos, READ_BYTES))
-        if magic < 2 and _message_end(data, magic) == at - pos:
-            other = _bytes_at(segment, at, _KEY_POS[magic] + 4)
+        data = _bytes_at(segment, pos, min(position - pos, READ_BYTES))
+        if magic < 2 and _message_end(data, magic) == position - pos:
+            other = _bytes_at(segment, position, _KEY_POS[magic] + 4)
             return all(any(data[i:j]) or not any(other[i:j]) for i, j in _FIELDS[magic])
     return False
 
@@ -330,13 +330,13 @@ def _skip_zeros(segment: Segment, pos: int) -> int:
     if any(begin.raw[: segment.read(begin.view, pos)]):
         return pos
     scratch = native.Buffer(READ_BYTES)  # no `FileWalk`: there is no batch
-    at = pos
-    while at < segment.size:
-        n = segment.read(scratch.view, at)
+    position = pos
+    while position < segment.size:
+        n = segment.read(scratch.view, position)
         rest = len(scratch.raw[:n].lstrip(b"\0"))
         if rest or n == 0:
-            return max(pos, at + n - rest - LENGTH_END)
-        at += n
+            return max(pos, position + n - rest - LENGTH_END)
+        position += n
     return segment.size
 
 
@@ -400,17 +400,17 @@ def _inside(
     elif after < 0:
         return None
     head: Sound | None = None
-    at, is_contradicted = pos + 1, False
+    position, is_contradicted = pos + 1, False
     for _ in range(_RUNS_MAX):
-        run = _run_between(segment, at, end, lowest, limit)
+        run = _run_between(segment, position, end, lowest, limit)
         if run is None:
             break
-        intact, at, last = run
+        intact, position, last = run
         head = head or intact
         if after < 0:
-            is_contradicted = at == end and head.first_offset() == lowest + 1
+            is_contradicted = position == end and head.first_offset() == lowest + 1
             break
-        is_contradicted = is_known or (at == end and after == last + 1)
+        is_contradicted = is_known or (position == end and after == last + 1)
         if is_contradicted:
             break
         lowest = last
@@ -452,17 +452,17 @@ def _run_between(
     offsets lie above `lowest` and below `limit`: (the first batch, their end, their
     last offset)."""
     for intact in _valid_between(segment, pos, end, lowest + 1):
-        last, at = intact.header.last_offset, intact.end
-        if last >= limit or at > end or intact.first_offset() <= lowest:
+        last, run_end = intact.header.last_offset, intact.end
+        if last >= limit or run_end > end or intact.first_offset() <= lowest:
             continue
-        if at < end:
+        if run_end < end:
             with contextlib.suppress(CorruptRecordError, UnsupportedError):
-                place = OffsetPosition(at, last)
+                place = OffsetPosition(run_end, last)
                 for header, _, begin in segment.headers(place, checks=native.CHECK_ALL):
                     if begin + header.size > end or header.last_offset >= limit:
                         break
-                    last, at = header.last_offset, begin + header.size
-        return intact, at, last
+                    last, run_end = header.last_offset, begin + header.size
+        return intact, run_end, last
     return None
 
 
@@ -490,15 +490,15 @@ def _magics(data: bytes) -> bytes:
 
 def _message_end(data: bytes, magic: int) -> int:
     """Where key and value of a message end; 0: no such place in `data`."""
-    at = _KEY_POS[magic]
+    position = _KEY_POS[magic]
     for _ in range(2):
-        if at + 4 > len(data):
+        if position + 4 > len(data):
             return 0
-        length = int.from_bytes(data[at : at + 4], "big", signed=True)
+        length = int.from_bytes(data[position : position + 4], "big", signed=True)
         if length < -1:
             return 0
-        at += 4 + max(length, 0)
-    return at
+        position += 4 + max(length, 0)
+    return position
 
 
 def _record_ends(data: bytes) -> Iterator[int]:
@@ -506,19 +506,19 @@ def _record_ends(data: bytes) -> Iterator[int]:
     lengths, as long as these are possible."""
     if len(data) < _RECORDS_POS or data[_CODEC_POS] & _CODEC_MASK:
         return
-    at = _RECORDS_POS
-    while at < len(data):
+    position = _RECORDS_POS
+    while position < len(data):
         length = shift = 0
-        while at < len(data) and shift < 35:
-            byte = data[at]
+        while position < len(data) and shift < 35:
+            byte = data[position]
             length |= (byte & 127) << shift
-            at, shift = at + 1, shift + 7
+            position, shift = position + 1, shift + 7
             if byte < 128:
                 break
         if length & 1 or not length:  # zigzag: odd is negative
             return
-        at += length >> 1
-        yield at
+        position += length >> 1
+        yield position
 
 
 def _valid_between(
@@ -531,10 +531,10 @@ def _valid_between(
         if n < BATCH_BYTES_MIN:
             return
         data = bytes(buffer.raw[:n])
-        for at, _ in possible_batches(data, buffer.c):
-            if pos + at >= end:
+        for position, _ in possible_batches(data, buffer.c):
+            if pos + position >= end:
                 break
-            intact = _valid_at(segment, pos + at, offset)
+            intact = _valid_at(segment, pos + position, offset)
             if intact is not None:
                 yield intact
         if pos + n >= segment.size:

@@ -137,12 +137,14 @@ def scan_log(
             )
         if on_checked is not None:
             on_checked(end)
-        at = pos + end
+        end_pos = pos + end
         zeros = stop == native.STOP_ZEROS and end == 0
-        if error is not None or zeros or at >= size or n == 0:
-            return TailScan(at, last_offset, batches, stop, error, size, wrappers)
+        if error is not None or zeros or end_pos >= size or n == 0:
+            return TailScan(end_pos, last_offset, batches, stop, error, size, wrappers)
         if end == 0:
             larger = larger_buffer(buffer, n, size - pos)
             if larger is None:
-                return TailScan(at, last_offset, batches, stop, error, size, wrappers)
+                return TailScan(
+                    end_pos, last_offset, batches, stop, error, size, wrappers
+                )
             buffer = larger

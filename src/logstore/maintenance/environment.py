@@ -121,8 +121,10 @@ def doctor(
             if write_test:
                 findings.append(_write_test(root))
             views = (
-                EnvironmentFinding(one.kind, one.severity, one.message, {**one.values})
-                for one in findings
+                EnvironmentFinding(
+                    finding.kind, finding.severity, finding.message, {**finding.values}
+                )
+                for finding in findings
             )
             return EnvironmentReport(full, tuple(views))
     finally:
@@ -369,7 +371,7 @@ class _Tally:
     def __init__(self, owner: int) -> None:
         self.owner = owner
         self.files: dict[tuple[str, str, str], list[str]] = {
-            one: [] for one in _OF_FILES
+            key: [] for key in _OF_FILES
         }
 
     def add(self, name: str, info: Any, *, is_known: bool) -> None:

@@ -113,12 +113,12 @@ class PartitionFacts:
         """Bytes of the segments from the recovery point on, by base offset: what is
         read again without a clean stop."""
         point = self.context.recovery_point
-        bases = [one.base_offset for one in self.segments]
+        bases = [segment.base_offset for segment in self.segments]
         floor = max((base for base in bases if base <= point), default=0)
         return {
-            one.base_offset: one.size_bytes
-            for one in self.segments
-            if one.base_offset >= floor
+            segment.base_offset: segment.size_bytes
+            for segment in self.segments
+            if segment.base_offset >= floor
         }
 
     @property
@@ -126,7 +126,10 @@ class PartitionFacts:
         """The segments that a reader sees, and the later ones that are only on disk."""
         seen = self.reader.segments
         last = seen[-1].base_offset if seen else -1
-        return [*seen, *(one for one in self.segments if one.base_offset > last)]
+        return [
+            *seen,
+            *(segment for segment in self.segments if segment.base_offset > last),
+        ]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -182,7 +185,11 @@ class StoreFacts:
     @property
     def unflushed(self) -> tuple[int, int]:
         """(segments, bytes) that are read again without a clean stop."""
-        sizes = [size for one in self.partitions for size in one.unflushed.values()]
+        sizes = [
+            size
+            for partition in self.partitions
+            for size in partition.unflushed.values()
+        ]
         return len(sizes), sum(sizes)
 
     def path_of(self, name: str) -> str:
@@ -221,30 +228,34 @@ def look_at(
         if root.stat(layout.LOCK).is_file:
             raise
         holder = None  # `verify` lists it; it cannot be locked
-    found = []
+    partitions = []
     for name in directories if only is None else [only]:
         key = layout.parse_partition_directory(name)
         if only is None and key is None:
             continue
         key, directory = key or TopicPartition(name, -1), root.child(name)
         try:
-            found.append(_partition(directory, key, store, run))
+            partitions.append(_partition(directory, key, store, run))
         except OSError as error:
             if root.exists(name):  # else it was deleted meanwhile
                 seen = ReaderFacts(
                     fault=str(storage_error(error, "read", directory.path))
                 )
-                one = PartitionFacts(key, directory.path, NOTHING_KNOWN, reader=seen)
-                found.append(dataclasses.replace(one, is_listed=False))
+                unreadable_partition = PartitionFacts(
+                    key, directory.path, NOTHING_KNOWN, reader=seen
+                )
+                partitions.append(
+                    dataclasses.replace(unreadable_partition, is_listed=False)
+                )
         finally:
             directory.close()
     settings, sums = settings_of(root), Sums()
     if reader is not None:
         is_held = holder is not None
-        found, sums = _as_read(root, found, reader, is_held, with_headers)
+        partitions, sums = _as_read(root, partitions, reader, is_held, with_headers)
     formats: dict[str, int] = {}
     if with_formats:
-        keys = [one.key for one in found if one.is_listed]
+        keys = [partition.key for partition in partitions if partition.is_listed]
         formats = _formats(root, keys, settings)
     return StoreFacts(
         root,
@@ -260,10 +271,18 @@ def look_at(
         settings,
         _refused(root),
         cluster_of(root),
-        tuple(one for one in found if one.is_listed and one.key.partition >= 0),
+        tuple(
+            partition
+            for partition in partitions
+            if partition.is_listed and partition.key.partition >= 0
+        ),
         tuple(dict.fromkeys(run.findings)),
         root.files.now_ms(),
-        tuple(one for one in found if not one.is_listed or one.key.partition < 0),
+        tuple(
+            partition
+            for partition in partitions
+            if not partition.is_listed or partition.key.partition < 0
+        ),
         state_of(root).unowned_since,
         formats,
         sums,
@@ -282,7 +301,7 @@ def _formats(
 
 def _as_read(
     root: Directory,
-    found: Iterable[PartitionFacts],
+    partitions: Iterable[PartitionFacts],
     config: StoreConfig,
     is_held: bool,
     with_headers: bool,
@@ -297,13 +316,13 @@ def _as_read(
     with store or contextlib.nullcontext():
         opened = [
             (seen, partition)
-            for one in found
-            for seen, partition in _opened(root, store, one, reason, is_held)
+            for facts in partitions
+            for seen, partition in _opened(root, store, facts, reason, is_held)
         ]
         if not with_headers:
-            return [one for one, _ in opened], Sums()
+            return [facts for facts, _ in opened], Sums()
         descriptors = Descriptors(root.files, 16)
-        segments = [segment for one, _ in opened for segment in one.all_segments]
+        segments = [segment for facts, _ in opened for segment in facts.all_segments]
         sampler = Sampler(
             descriptors,
             sum(segment.size_bytes for segment in segments),
@@ -311,18 +330,20 @@ def _as_read(
             config.max_batch_decompressed_bytes,
         )
         walked = []
-        for one, partition in opened:
-            directory = root.child(one.name)
-            headers = sampler.walk(directory, one.key.topic, one.all_segments)
+        for opened_facts, partition in opened:
+            directory = root.child(opened_facts.name)
+            headers = sampler.walk(
+                directory, opened_facts.key.topic, opened_facts.all_segments
+            )
             directory.close()
             stable = -1
             if headers.has_transactions and partition is not None:
                 with contextlib.suppress(LogStoreError):  # this may take a walk
                     stable = partition.last_stable_offset()
             reader = dataclasses.replace(
-                one.reader, headers=headers, stable_offset=stable
+                opened_facts.reader, headers=headers, stable_offset=stable
             )
-            walked.append(dataclasses.replace(one, reader=reader))
+            walked.append(dataclasses.replace(opened_facts, reader=reader))
         descriptors.close()
         return walked, sampler.sums
 
@@ -330,34 +351,34 @@ def _as_read(
 def _opened(
     root: Directory,
     store: Store | None,
-    one: PartitionFacts,
+    facts: PartitionFacts,
     reason: str,
     is_held: bool,
 ) -> Iterator[tuple[PartitionFacts, Partition | None]]:
     """A partition with a reader's view of it; nothing if it does not exist any more,
     or not yet."""
-    fault, is_part = one.reader.fault or reason, True
-    if one.key.partition < 0:
-        fault = f"{one.name} is not named as a partition: topic-number"
+    fault, is_part = facts.reader.fault or reason, True
+    if facts.key.partition < 0:
+        fault = f"{facts.name} is not named as a partition: topic-number"
     for _ in range(0 if fault else _TRIES):
         assert store is not None  # else there is a reason
         try:
-            partition = store.topic(one.key.topic)[one.key.partition]
+            partition = store.topic(facts.key.topic)[facts.key.partition]
             segments, end = partition.segments, partition.end_offset
             bounds = partition.start_offset, end, min(partition.durable_offset, end)
         except TopicNotFoundError as error:
             fault, is_part = f"it is not part of the store: {error}", False
-            if not root.exists(one.name):
+            if not root.exists(facts.name):
                 return
         except LogStoreError as error:
             fault, is_part = str(error), True
             break
         else:
             reader = ReaderFacts(*bounds, segments=segments)
-            yield dataclasses.replace(one, reader=reader), partition
+            yield dataclasses.replace(facts, reader=reader), partition
             return
     if is_part or not is_held:
-        yield dataclasses.replace(one, reader=ReaderFacts(fault=fault)), None
+        yield dataclasses.replace(facts, reader=ReaderFacts(fault=fault)), None
 
 
 def _is_identified(root: Directory, name: str) -> bool:
@@ -373,7 +394,7 @@ def _is_identified(root: Directory, name: str) -> bool:
 
 
 def _refused(root: Directory) -> dict[str, str]:
-    found = {}
+    faults = {}
     for name in OFFSET_CHECKPOINTS:
         try:
             fault = broker_checkpoint_fault(checkpoints.state_bytes(root, name) or b"")
@@ -382,8 +403,8 @@ def _refused(root: Directory) -> dict[str, str]:
         except OSError as error:
             fault = str(error.strerror)
         if fault:
-            found[name] = fault
-    return found
+            faults[name] = fault
+    return faults
 
 
 def _meta(root: Directory) -> dict[str, str] | None:
@@ -396,12 +417,12 @@ def _meta(root: Directory) -> dict[str, str] | None:
 
 def properties_of(text: str) -> dict[str, str]:
     """The names and values of a file of Java properties with one in each line."""
-    found = {}
+    properties = {}
     for line in text.splitlines():
         name, sign, value = line.strip().partition("=")
         if sign and not name.startswith(("#", "!")):
-            found[name.strip()] = value.strip().replace("\\", "")
-    return found
+            properties[name.strip()] = value.strip().replace("\\", "")
+    return properties
 
 
 def _partition(
@@ -450,13 +471,13 @@ def _partition(
 
 
 def _magics(directory: Directory, names: Iterable[str]) -> set[int]:
-    found = set()
+    magics = set()
     for name in names:
         head = bytearray(17)
         with contextlib.suppress(OSError), directory.opened(name) as fd:
             if directory.files.read(fd, head, 0) == len(head):
-                found.add(head[16])
-    return found
+                magics.add(head[16])
+    return magics
 
 
 def _topic_id(directory: Directory) -> tuple[str, bool]:

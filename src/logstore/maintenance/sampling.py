@@ -214,7 +214,7 @@ class Sampler:
         else:
             stretches = self._stretches_of(raw, opened_max)
         facts.is_counted, self.sums.is_sampled = False, True
-        seen_bytes = sum(one.header.size for part in stretches for one in part)
+        seen_bytes = sum(batch.header.size for part in stretches for batch in part)
         if not seen_bytes:
             return []
         weight = raw.size / seen_bytes
@@ -226,8 +226,8 @@ class Sampler:
         """All batches of a segment, and whether the walk reached its end: there may be
         too many of them."""
         seen: list[_Seen] = []
-        for one in self._headers(raw, raw.start, self._buffer, opened_max):
-            seen.append(one)
+        for batch in self._headers(raw, raw.start, self._buffer, opened_max):
+            seen.append(batch)
             if len(seen) > self._batches_of_each * 64:
                 return seen, False
         return seen, True
@@ -247,9 +247,9 @@ class Sampler:
                 continue  # the index is coarse, or missing
             part: list[_Seen] = []
             size = 0
-            for one in self._headers(raw, place, self._small, opened_max):
-                part.append(one)
-                size += one.header.size
+            for batch in self._headers(raw, place, self._small, opened_max):
+                part.append(batch)
+                size += batch.header.size
                 if len(part) >= self._stretch_batches or size >= _STRETCH_BYTES:
                     break
             opened_max = 0
@@ -269,8 +269,8 @@ class Sampler:
         for _ in range(_SKIPS_MAX):
             pos = place.pos
             try:
-                for header, used, at in raw.headers(place, buffer=buffer):
-                    pos = at + header.size
+                for header, used, position in raw.headers(place, buffer=buffer):
+                    pos = position + header.size
                     self.sums.bytes_read += header.size
                     count = header.record_count
                     if count < 0:  # a wrapper has only its last offset
@@ -282,8 +282,8 @@ class Sampler:
                     yield _Seen(header, 0 if header.is_control else count)
                 return
             except (CorruptRecordError, UnsupportedError) as error:
-                at = error.position if error.position is not None else pos
-                next_batch = next_valid(raw, max(at, pos), last)
+                position = error.position if error.position is not None else pos
+                next_batch = next_valid(raw, max(position, pos), last)
                 if next_batch is None:
                     return
                 base = next_batch.header.base_offset
@@ -309,15 +309,15 @@ class Sampler:
     def _add(self, facts: HeaderFacts, seen: list[_Seen], weight: float) -> None:
         """Add batches; batches of one kind together, as most of a log are."""
         kinds: dict[tuple[int, int, int, int], list[_Seen]] = {}
-        for one in seen:
-            header = one.header
+        for batch in seen:
+            header = batch.header
             kind = (
                 header.magic,
                 header.attributes,
                 header.producer_id,
                 header.producer_epoch,
             )
-            kinds.setdefault(kind, []).append(one)
+            kinds.setdefault(kind, []).append(batch)
         for alike in kinds.values():
             self._add_alike(facts, alike, weight)
 
@@ -329,11 +329,11 @@ class Sampler:
         if header.is_control:
             facts.control_batches += batches
             return
-        records = sum(one.records for one in alike) * weight
-        size = sum(one.header.size for one in alike) * weight
+        records = sum(batch.records for batch in alike) * weight
+        size = sum(batch.header.size for batch in alike) * weight
         facts.records += records
         facts.magics[header.magic] = facts.magics.get(header.magic, 0) + records
-        times = [one.header.max_timestamp for one in alike]
+        times = [batch.header.max_timestamp for batch in alike]
         times = [time_ms for time_ms in times if time_ms >= 0]
         if times:
             first = facts.first_time_ms
@@ -343,10 +343,10 @@ class Sampler:
         codec.records += records
         codec.batches += batches
         codec.bytes += size
-        for one, count in alike:
-            bucket = one.size.bit_length()
+        for batch_header, count in alike:
+            bucket = batch_header.size.bit_length()
             sums.batch_sizes[bucket] = sums.batch_sizes.get(bucket, 0) + weight
-            bucket = (one.size // max(count, 1)).bit_length()
+            bucket = (batch_header.size // max(count, 1)).bit_length()
             more = count * weight
             sums.record_sizes[bucket] = sums.record_sizes.get(bucket, 0) + more
         self._add_producer(header, records, size, max(times, default=-1))
@@ -386,18 +386,22 @@ def _spread(
     intervals = []
     parts = [part for part in stretches if part]
     times = [
-        [one.header.max_timestamp for one in part if one.header.max_timestamp >= 0]
+        [
+            batch.header.max_timestamp
+            for batch in part
+            if batch.header.max_timestamp >= 0
+        ]
         for part in parts
     ]
-    for at, part in enumerate(parts):
-        if not times[at]:
+    for index, part in enumerate(parts):
+        if not times[index]:
             continue
-        first, last = min(times[at]), max(times[at])
-        if at + 1 == len(parts):
+        first, last = min(times[index]), max(times[index])
+        if index + 1 == len(parts):
             last = max(last, last_ms)
-        elif times[at + 1]:
-            last = max(last, min(times[at + 1]))
-        records = sum(one.records for one in part) * weight
-        size = sum(one.header.size for one in part) * weight
+        elif times[index + 1]:
+            last = max(last, min(times[index + 1]))
+        records = sum(batch.records for batch in part) * weight
+        size = sum(batch.header.size for batch in part) * weight
         intervals.append(Interval(first, last, records, size))
     return intervals

@@ -92,9 +92,9 @@ def schema_of(columns: Sequence[str], view: bool = False) -> Any:
 
 def as_views(schema: Any) -> Any:
     """A schema with the columns `key` and `value` as views."""
-    for at, field in enumerate(schema):
+    for index, field in enumerate(schema):
         if field.name in _PAYLOADS:
-            schema = schema.set(at, field.with_type(pa.binary_view()))
+            schema = schema.set(index, field.with_type(pa.binary_view()))
     return schema
 
 
@@ -257,11 +257,11 @@ class _Batch:
             likely = used * self.rows.capacity // max(self.count, 1)
             likely = min(likely + likely // 16, _GROWTH_BYTES_MAX)
             size = min(max(needed, 2 * room, likely), _DATA_BYTES_MAX)
-            one = used + d.sum_lengths(lengths, first, first + 1)
-            if one > size:
+            least_size = used + d.sum_lengths(lengths, first, first + 1)
+            if least_size > size:
                 if self.count:
                     return False
-                size, self._capacity = one, 1
+                size, self._capacity = least_size, 1
             if size > room:
                 old = self._blocks[f"{name} data"]
                 block = self._memory.take(f"{name} data", size)

@@ -76,9 +76,11 @@ def _given(batch: Any, number_of: Callable[[Any], int]) -> list[int | None]:
             f"written",
             name="partition",
         )
-    given = column.to_pylist()
-    numbers = {number: number_of(number) for number in set(given) if number is not None}
-    return [None if number is None else numbers[number] for number in given]
+    values = column.to_pylist()
+    numbers = {
+        number: number_of(number) for number in set(values) if number is not None
+    }
+    return [None if number is None else numbers[number] for number in values]
 
 
 def _payloads(batch: Any, name: str) -> Any:

@@ -32,12 +32,12 @@ def possible_batches(data: bytes, c: Any) -> Iterator[tuple[int, bool]]:
     Args:
         c: pointer to the same bytes.
     """
-    for at in _candidates(data):
-        scan = native.first_header(c, len(data), pos=at, checks=native.CHECK_CRC)
+    for position in _candidates(data):
+        scan = native.first_header(c, len(data), pos=position, checks=native.CHECK_CRC)
         if scan.headers:
-            yield at, True
+            yield position, True
         elif scan.stop == native.STOP_PARTIAL and not scan.error:
-            yield at, False
+            yield position, False
 
 
 def _candidates(data: bytes) -> Iterator[int]:

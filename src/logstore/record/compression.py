@@ -349,15 +349,15 @@ def _check_zstd_frames(data: memoryview) -> None:
             pos += 8 + int.from_bytes(frame[4:8], "little")
             continue
         parameters = zstandard.get_frame_parameters(frame)
-        at = zstandard.frame_header_size(frame)
+        block_pos = zstandard.frame_header_size(frame)
         last = False
         while not last:
-            header = int.from_bytes(frame[at : at + 3], "little")
+            header = int.from_bytes(frame[block_pos : block_pos + 3], "little")
             last, kind, size = bool(header & 1), header >> 1 & 3, header >> 3
-            at += 3 + (1 if kind == _ZSTD_RLE else size)
-            if at > len(frame):
+            block_pos += 3 + (1 if kind == _ZSTD_RLE else size)
+            if block_pos > len(frame):
                 raise CodecError("zstd stream ends early")
-        pos += at + (4 if parameters.has_checksum else 0)
+        pos += block_pos + (4 if parameters.has_checksum else 0)
     if pos != len(data):
         raise CodecError("zstd stream ends early")
 

@@ -45,10 +45,10 @@ def check_payload_type(value: object, what: str, index: int | None = None) -> No
         return
     if isinstance(value, _BYTES_LIKE):
         return
-    at = "" if index is None else f" at index {index}"
+    row_text = "" if index is None else f" at index {index}"
     raise TypeError(
-        f"{what}{at} is {type(value).__name__}, not bytes, bytearray, memoryview or "
-        f"None; nothing was written"
+        f"{what}{row_text} is {type(value).__name__}, not bytes, bytearray, memoryview "
+        f"or None; nothing was written"
     )
 
 
@@ -85,19 +85,19 @@ def pack_column(items: Sequence[Any], what: str) -> native.Slices:
 
 def check_timestamp(value: Any, index: int | None = None) -> int:
     """A valid timestamp to store: milliseconds >= 0, or -1 for none."""
-    at = "" if index is None else f" at index {index}"
+    row_text = "" if index is None else f" at index {index}"
     if isinstance(value, bool) or not isinstance(value, int):
         try:
             value = value.__index__()
         except AttributeError:
             raise TypeError(
-                f"timestamp_ms{at} is {type(value).__name__}, not an integer of "
+                f"timestamp_ms{row_text} is {type(value).__name__}, not an integer of "
                 f"milliseconds; nothing was written"
             ) from None
     if not -1 <= value <= native.OFFSET_MAX:
         raise ConfigError(
-            f"timestamp_ms{at} is {value}, outside [-1, {native.OFFSET_MAX}]; nothing "
-            f"was written",
+            f"timestamp_ms{row_text} is {value}, outside [-1, {native.OFFSET_MAX}]; "
+            f"nothing was written",
             name="timestamp_ms",
             value=value,
         )
@@ -110,9 +110,11 @@ def _flatten_headers(
     counts: list[int] = []
     names: list[bytes] = []
     values: list[Any] = []
-    for index, one in enumerate(headers):
+    for index, record_headers in enumerate(headers):
         of = "(str, bytes | None) pairs"
-        pairs = () if one is None else as_column(one, "headers", of)
+        pairs = (
+            () if record_headers is None else as_column(record_headers, "headers", of)
+        )
         if len(pairs) > native.HEADERS_MAX:
             raise RecordTooLargeError(
                 f"record {index} has {len(pairs)} headers, more than "

@@ -514,8 +514,8 @@ def _at(pos: int) -> Callable[[Damage], Exception]:
 
 def _message_key_len(data: bytearray, header: native.BatchHeader) -> Any:
     """The length of the key of a plain message of magic 0 or 1, for C."""
-    at = header.pos + (18 if header.magic == 0 else 26)
-    (length,) = _INT32.unpack_from(data, at)
+    position = header.pos + (18 if header.magic == 0 else 26)
+    (length,) = _INT32.unpack_from(data, position)
     return native.int32_array([length])
 
 
@@ -599,9 +599,11 @@ def _check_header_names(
     for place, count in zip(places, counts, strict=True):
         if not count:
             continue
-        for at, size, _, _ in native.decode_headers(c, len(payload), place, count):
+        for name_pos, size, _, _ in native.decode_headers(
+            c, len(payload), place, count
+        ):
             try:
-                str(view[at : at + size], "utf-8")
+                str(view[name_pos : name_pos + size], "utf-8")
             except UnicodeDecodeError:
                 # Without the cause, which contains the name.
                 raise Damage("a header name is not UTF-8", pos) from None

@@ -135,5 +135,5 @@ class ConsistentHashPartitioner:
         if key is None:
             return self._unkeyed.partition(None, size, partitions)
         ring = self._ring(partitions)
-        at = ring.bisect_left(xxhash.xxh64_intdigest(key))
-        return int(ring.peekitem(at if at < len(ring) else 0)[1])
+        slot = ring.bisect_left(xxhash.xxh64_intdigest(key))
+        return int(ring.peekitem(slot if slot < len(ring) else 0)[1])

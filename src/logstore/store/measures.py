@@ -57,8 +57,8 @@ def _group_rows(
         # It calls `at_measuring`; most programs have no groups.
         import_module("logstore.group.measures")
     for measure in _measure if has_groups else ():
-        found, count = measure(store, rows)
-        groups += found
+        group_rows, count = measure(store, rows)
+        groups += group_rows
         unreadable += count
     return {"consumer_groups": groups, "unreadable_groups": unreadable}
 

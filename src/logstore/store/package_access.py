@@ -153,8 +153,8 @@ def _cuts_of(log: ReadOnlyLog, key: TopicPartition, ownership: Ownership) -> Cut
     """The cuts that the first opening for writing will find."""
     metadata = ownership.metadata(log.directory, key)
     state = metadata.state
-    found = None if state else identity_in(log.directory)
-    if not may_be_changed(state, metadata.stale, found):
+    identity = None if state else identity_in(log.directory)
+    if not may_be_changed(state, metadata.stale, identity):
         return state.cuts if state else Cuts()
     start, end = log.start_offset, log.high_watermark
     now_ms = log.directory.files.now_ms()

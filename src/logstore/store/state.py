@@ -155,10 +155,10 @@ class StoreState:
         """Whether the store has the file of named producers, or had it."""
         if self._has_named_producers is None:
             try:
-                found = self._root.exists(layout.PRODUCERS)
+                has_file = self._root.exists(layout.PRODUCERS)
             except OSError:
-                found = True  # the state of a log then needs more reading
-            self._has_named_producers = found
+                has_file = True  # the state of a log then needs more reading
+            self._has_named_producers = has_file
         return self._has_named_producers
 
     @has_named_producers.setter

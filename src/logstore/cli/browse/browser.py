@@ -125,8 +125,8 @@ class Browser(App[int]):
             return None
         return sum(
             count
-            for (name, one), count in self._checked.items()
-            if name == topic and number in (None, one)
+            for (name, partition), count in self._checked.items()
+            if name == topic and number in (None, partition)
         )
 
     # ------------------------------------------------------------------ screens
@@ -203,8 +203,12 @@ def _keys_of(screen: Page) -> Iterator[tuple[str, str]]:
     seen: set[str] = set()
     for node, binding, *_ in screen.active_bindings.values():
         name = binding.action.removeprefix("app.").partition("(")[0]
-        methods = (getattr(one, f"action_{name}", None) for one in (node, screen.app))
-        method: Any = next((one for one in methods if one is not None), None)
+        methods = (
+            getattr(owner, f"action_{name}", None) for owner in (node, screen.app)
+        )
+        method: Any = next(
+            (candidate for candidate in methods if candidate is not None), None
+        )
         module = getattr(method, "__module__", "")
         if binding.action in seen or name in _MOVING or not module.startswith(_OWN):
             continue

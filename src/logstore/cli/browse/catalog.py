@@ -67,23 +67,27 @@ class TopicRow:
 
     @property
     def listed(self) -> list[ListedPartition]:
-        return [one.listed for one in self.partitions if one.listed is not None]
+        return [
+            partition.listed
+            for partition in self.partitions
+            if partition.listed is not None
+        ]
 
     @property
     def offsets(self) -> int:
-        return sum(one.end - one.start for one in self.listed)
+        return sum(partition.end - partition.start for partition in self.listed)
 
     @property
     def records(self) -> int | None:
         """How many records `stat` has counted; None: not all partitions were."""
-        tallies = [one.tally for one in self.partitions]
+        tallies = [partition.tally for partition in self.partitions]
         if not tallies or None in tallies:
             return None
-        return sum(one.records for one in tallies if one is not None)
+        return sum(tally.records for tally in tallies if tally is not None)
 
     @property
     def size(self) -> int:
-        return sum(one.size for one in self.listed)
+        return sum(partition.size for partition in self.listed)
 
     @property
     def first_ms(self) -> int:
@@ -91,7 +95,7 @@ class TopicRow:
 
     @property
     def last_ms(self) -> int:
-        return max((one.last_ms for one in self.listed), default=-1)
+        return max((partition.last_ms for partition in self.listed), default=-1)
 
     @property
     def form(self) -> str:
@@ -203,9 +207,12 @@ class BrowserCatalog:
 
         Raises: as `Store.topic`, `Topic.__getitem__`.
         """
-        found = self._store.topic(topic)
+        opened_topic = self._store.topic(topic)
         numbers = self.numbers(topic) if number is None else (number,)
-        return BrowserView([found[one] for one in numbers], found)
+        return BrowserView(
+            [opened_topic[partition_number] for partition_number in numbers],
+            opened_topic,
+        )
 
     # ------------------------------------------------------------------ counting
 
@@ -219,19 +226,21 @@ class BrowserCatalog:
         partitions = []
         for topic, number in names:
             try:
-                one = self._store.topic(topic)[number]
-                partitions.append((one, Tally.of(one)))
+                partition = self._store.topic(topic)[number]
+                partitions.append((partition, Tally.of(partition)))
             except logstore.LogStoreError:
                 continue  # its row says why
         total = sum(tally.size for _, tally in partitions)
         done = 0
-        for one, tally in partitions:
+        for partition, tally in partitions:
             try:
                 # Appended records would be counted too, but `end` stays.
-                for batch in one.read_batches(stop=tally.end, on_corruption="skip"):
+                for batch in partition.read_batches(
+                    stop=tally.end, on_corruption="skip"
+                ):
                     tally.add(batch)
                     on_progress(done + min(tally.batch_bytes, tally.size), total)
-                self._tallies[one.name] = _counted_of(one, tally), tally
+                self._tallies[partition.name] = _counted_of(partition, tally), tally
             except (logstore.LogStoreError, OSError):
                 pass  # it is gone, or its row says why; the others are counted
             done += tally.size
@@ -239,9 +248,9 @@ class BrowserCatalog:
 
 
 def _counted_of(
-    partition: logstore.Partition, one: ListedPartition | Tally
+    partition: logstore.Partition, extent: ListedPartition | Tally
 ) -> _Counted:
-    return partition.topic_id, one.start, one.end, one.size
+    return partition.topic_id, extent.start, extent.end, extent.size
 
 
 def check_path(path: str) -> None:
@@ -290,8 +299,8 @@ def duration_text(ms: int) -> str:
 
 def partition_of(path: str) -> tuple[str, int] | None:
     """The topic and number of the partition directory that a file is in, if any."""
-    for one in (os.path.basename(os.path.dirname(path)), os.path.basename(path)):
-        parsed = DIRECTORY.fullmatch(one)
+    for name in (os.path.basename(os.path.dirname(path)), os.path.basename(path)):
+        parsed = DIRECTORY.fullmatch(name)
         if parsed is not None:
             return parsed[1], int(parsed[2])
     return None

@@ -33,7 +33,7 @@ EXAMPLES: Final = [
 @options.choice
 @options.first
 @options.decompressed
-def browse(path: str, **given: Any) -> int:
+def browse(path: str, **arguments: Any) -> int:
     """`logstore-dump browse`."""
     check_path(path)
     if not all(map(is_terminal, (sys.stdin, sys.stdout, sys.stderr))):
@@ -43,10 +43,10 @@ def browse(path: str, **given: Any) -> int:
         )
     import_package("textual")
     browser = importlib.import_module("logstore.cli.browse.browser").Browser
-    config = store_config(given)
-    catalog = BrowserCatalog(path, given["topics"], given["numbers"], config)
+    config = store_config(arguments)
+    catalog = BrowserCatalog(path, arguments["topics"], arguments["numbers"], config)
     try:
-        app = browser(catalog, config=config, start=given["first"])
+        app = browser(catalog, config=config, start=arguments["first"])
         status = app.run()
     finally:
         catalog.close()

@@ -93,8 +93,8 @@ class DamagePage(Page):
                 "not verified yet   s: verify, d: look into compressed batches too"
             )
             return
-        problems = [_Row(n, True, one) for n, one in enumerate(report.problems)]
-        notes = [_Row(-1 - n, False, one) for n, one in enumerate(report.notes)]
+        problems = [_Row(n, True, problem) for n, problem in enumerate(report.problems)]
+        notes = [_Row(-1 - n, False, note) for n, note in enumerate(report.notes)]
         self.query_one(Grid).put([*problems, *notes])
         how = "looked into" if report.deep else "checked"
         text = (

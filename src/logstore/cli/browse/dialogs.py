@@ -45,7 +45,7 @@ class _Dialog(ModalScreen[Any]):
     def on_input_submitted(self, event: Input.Submitted) -> None:
         event.stop()
         try:
-            result = self.understood([one.value for one in self.query(Input)])
+            result = self.understood([field.value for field in self.query(Input)])
         except click.UsageError as error:
             problem = Text(clean(error.message), style="bold red")
             self.query_one("#problem", Static).update(problem)

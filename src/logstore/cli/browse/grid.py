@@ -66,8 +66,8 @@ class Grid(DataTable[Text]):
     @property
     def current(self) -> Any:
         """The row at the cursor; None: the table is empty."""
-        at = self.cursor_row
-        return self.shown[at] if 0 <= at < len(self.shown) else None
+        index = self.cursor_row
+        return self.shown[index] if 0 <= index < len(self.shown) else None
 
     def put(self, rows: Sequence[Any]) -> None:
         """Show these rows in place of the others; the cursor stays at its row."""
@@ -79,14 +79,14 @@ class Grid(DataTable[Text]):
         kept = None if before is None else self._id_of(before)
         rows = list(self._given)
         if self._sorted_by is not None:
-            at, is_reversed = self._sorted_by
-            rows.sort(key=self._every[at].key, reverse=is_reversed)
+            column, is_reversed = self._sorted_by
+            rows.sort(key=self._every[column].key, reverse=is_reversed)
         texts = [[clean(c.text(c.key(row))) for c in self._every] for row in rows]
         widths = self._widths(texts)
         cells = [
             [
-                self._cell(some[at], at, n, self._style_of(row))
-                for at, n in widths.items()
+                self._cell(some[slot], slot, n, self._style_of(row))
+                for slot, n in widths.items()
             ]
             for row, some in zip(rows, texts, strict=True)
         ]
@@ -95,8 +95,8 @@ class Grid(DataTable[Text]):
             self._change(cells)
         else:
             self.clear(columns=True)
-            for at, width in widths.items():
-                self.add_column(self._head(at, width), width=width, key=str(at))
+            for column, width in widths.items():
+                self.add_column(self._head(column, width), width=width, key=str(column))
             self.add_rows(cells)
         self._heads, self._cells = heads, cells
         self.shown = rows
@@ -106,24 +106,24 @@ class Grid(DataTable[Text]):
 
     def _change(self, cells: list[list[Text]]) -> None:
         """Draw only what has changed, so that nothing moves under the eyes."""
-        for at, (new, old) in enumerate(zip(cells, self._cells, strict=True)):
+        for row, (new, old) in enumerate(zip(cells, self._cells, strict=True)):
             for column, (text, before) in enumerate(zip(new, old, strict=True)):
                 if text != before or text.style != before.style:
-                    self.update_cell_at(Coordinate(at, column), text)
+                    self.update_cell_at(Coordinate(row, column), text)
 
     def _widths(self, texts: list[list[str]]) -> dict[int, int]:
         """The columns that fit, in order, each with its width: the spare ones go first,
         after the flexible one was cut."""
         room = max(self.size.width, 40)
         widest = {}
-        for at, column in enumerate(self._every):
+        for index, column in enumerate(self._every):
             head = len(column.name) + 2  # the arrow of the order
-            widest[at] = max(head, *(cell_len(cells[at]) for cells in texts), 0)
+            widest[index] = max(head, *(cell_len(cells[index]) for cells in texts), 0)
         flexible = self._flexible
         full = widest[flexible]
         widest[flexible] = min(full, _FLEXIBLE_MIN)
         while sum(widest.values()) + _PADDING * len(widest) > room:
-            spare = max(widest, key=lambda at: self._every[at].spare)
+            spare = max(widest, key=lambda slot: self._every[slot].spare)
             if not self._every[spare].spare:
                 break
             del widest[spare]
@@ -131,28 +131,28 @@ class Grid(DataTable[Text]):
         widest[flexible] = min(full, widest[flexible] + max(left, 0))
         return widest
 
-    def _head(self, at: int, width: int) -> Text:
-        column = self._every[at]
+    def _head(self, index: int, width: int) -> Text:
+        column = self._every[index]
         arrow = ""
-        if self._sorted_by is not None and self._sorted_by[0] == at:
+        if self._sorted_by is not None and self._sorted_by[0] == index:
             arrow = " ▼" if self._sorted_by[1] else " ▲"
         text = column.name + arrow
         return Text(text.rjust(width) if column.is_number else text)
 
-    def _cell(self, text: str, at: int, width: int, style: str) -> Text:
+    def _cell(self, text: str, index: int, width: int, style: str) -> Text:
         if cell_len(text) > width:
             text = fitted(text, width)
-        if self._every[at].is_number:
+        if self._every[index].is_number:
             text = text.rjust(width)
         return Text(text, style=style, no_wrap=True)
 
-    def order_by(self, at: int) -> None:
+    def order_by(self, index: int) -> None:
         """Sort by a column; the same one again: the other way round."""
         was = self._sorted_by
         # Of numbers and times people ask for the largest.
-        first = self._every[at].is_number
-        turned = not was[1] if was is not None and was[0] == at else first
-        self._sorted_by = at, turned
+        first = self._every[index].is_number
+        turned = not was[1] if was is not None and was[0] == index else first
+        self._sorted_by = index, turned
         self._draw()
 
     def action_sort(self) -> None:
@@ -160,8 +160,10 @@ class Grid(DataTable[Text]):
         keys = [int(str(key.value)) for key in self.columns]
         if not keys:
             return
-        at = None if self._sorted_by is None else self._sorted_by[0]
-        following = [key for key in keys if at is not None and key > at]
+        current_column = None if self._sorted_by is None else self._sorted_by[0]
+        following = [
+            key for key in keys if current_column is not None and key > current_column
+        ]
         self.order_by(following[0] if following else keys[0])
 
     def on_data_table_header_selected(self, event: DataTable.HeaderSelected) -> None:

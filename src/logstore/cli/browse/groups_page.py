@@ -33,7 +33,7 @@ from logstore.cli.text import counted
 
 _AGAIN_S: Final = 2.0
 _STUCK: Final = Column(
-    "stuck", lambda one: one[1].is_stuck, lambda stuck: "STUCK" if stuck else ""
+    "stuck", lambda row: row[1].is_stuck, lambda stuck: "STUCK" if stuck else ""
 )
 
 
@@ -83,22 +83,22 @@ class _Watching(Page):
     def _found(self, task: ScreenTask) -> FoundGroups:
         return groups_in([self._catalog.root])
 
-    def _take(self, found: FoundGroups) -> None:
-        if found.problems:
-            self.say(plain(found.problems[0]), "bold red")
+    def _take(self, groups: FoundGroups) -> None:
+        if groups.problems:
+            self.say(plain(groups.problems[0]), "bold red")
         else:
-            self.say(self.summary(found))
-        notes = [clean(plain(note)) for note in about_members(found.own)]
+            self.say(self.summary(groups))
+        notes = [clean(plain(note)) for note in about_members(groups.own)]
         if notes:
             more = f" (and {counted(len(notes) - 1, 'more note')})" * (len(notes) > 1)
             self.say(notes[0] + more, "bold yellow")
-        self.put(found)
+        self.put(groups)
         self._later()
 
-    def put(self, found: FoundGroups) -> None:
+    def put(self, groups: FoundGroups) -> None:
         raise NotImplementedError
 
-    def summary(self, found: FoundGroups) -> str:
+    def summary(self, groups: FoundGroups) -> str:
         raise NotImplementedError
 
 
@@ -113,11 +113,11 @@ class GroupsPage(_Watching):
     def body(self) -> ComposeResult:
         yield Grid(COLUMNS, lambda row: (row.protocol, row.group), _style)
 
-    def put(self, found: FoundGroups) -> None:
-        self.query_one(Grid).put(found.listed)
+    def put(self, groups: FoundGroups) -> None:
+        self.query_one(Grid).put(groups.listed)
 
-    def summary(self, found: FoundGroups) -> str:
-        return counted(len(found.listed), "group")
+    def summary(self, groups: FoundGroups) -> str:
+        return counted(len(groups.listed), "group")
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
         row = self.query_one(Grid).current
@@ -137,17 +137,17 @@ class GroupPage(_Watching):
 
     def body(self) -> ComposeResult:
         yield Grid(
-            ROW_COLUMNS[1:], lambda one: (one[1].topic, one[1].partition), id="rows"
+            ROW_COLUMNS[1:], lambda row: (row[1].topic, row[1].partition), id="rows"
         )
         yield Grid(
             (*MEMBER_COLUMNS[1:], _STUCK),
-            lambda one: one[1].id,
-            lambda one: "bold red" if one[1].is_stuck else "",
+            lambda row: row[1].id,
+            lambda row: "bold red" if row[1].is_stuck else "",
             id="members",
         )
 
-    def put(self, found: FoundGroups) -> None:
-        group = self._in(found)
+    def put(self, groups: FoundGroups) -> None:
+        group = self._in(groups)
         if group is None:
             name = clean(self._group.group)
             self.say(f"there is no group {name} any longer", "bold red")
@@ -155,20 +155,20 @@ class GroupPage(_Watching):
         self.query_one("#rows", Grid).put([(group.group, row) for row in group.rows])
         self.query_one("#members", Grid).put([(group.group, m) for m in group.members])
 
-    def summary(self, found: FoundGroups) -> str:
-        group = self._in(found)
+    def summary(self, groups: FoundGroups) -> str:
+        group = self._in(groups)
         if group is None:
             return ""  # `put` says so
         return f"{group.state}, {counted(len(group.members), 'member')}"
 
-    def _in(self, found: FoundGroups) -> ListedGroup | None:
+    def _in(self, groups: FoundGroups) -> ListedGroup | None:
         name = self._group.protocol, self._group.group
-        return next((g for g in found.listed if (g.protocol, g.group) == name), None)
+        return next((g for g in groups.listed if (g.protocol, g.group) == name), None)
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
-        one: Any = self.query_one("#rows", Grid).current
-        if event.data_table.id == "rows" and one is not None:
-            row = one[1]
+        selected_row: Any = self.query_one("#rows", Grid).current
+        if event.data_table.id == "rows" and selected_row is not None:
+            row = selected_row[1]
             self.browser.open_records(row.topic, row.partition, row.offset)
 
 

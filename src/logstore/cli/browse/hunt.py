@@ -65,22 +65,22 @@ def hunt(
     matches = selection.matches or (lambda record: True)
     ends = view.ends() if stop is None else stop
     starts = view.starts()
-    at = {n: min(max(offset, starts[n]), ends[n]) for n, offset in start.items()}
-    first = at if begin is None else begin
-    before = sum(max(at[n] - first[n], 0) for n in at)
-    total = before + sum(ends[n] - at[n] for n in at)
-    origin = dict(at)
+    place = {n: min(max(offset, starts[n]), ends[n]) for n, offset in start.items()}
+    first = place if begin is None else begin
+    before = sum(max(place[n] - first[n], 0) for n in place)
+    total = before + sum(ends[n] - place[n] for n in place)
+    origin = dict(place)
     lines: list[Line] = []
     rows = 0
     said = time.monotonic()
 
     def report(is_done: bool = False) -> SearchProgress:
         nonlocal lines
-        looked = before + sum(at[n] - origin[n] for n in at)
-        one = SearchProgress(lines, dict(at), looked, total, is_done)
+        looked = before + sum(place[n] - origin[n] for n in place)
+        progress = SearchProgress(lines, dict(place), looked, total, is_done)
         lines = []
-        on_report(one)
-        return one
+        on_report(progress)
+        return progress
 
     def went_on() -> None:
         nonlocal said
@@ -95,21 +95,21 @@ def hunt(
     def met(damaged: logstore.types.Damaged) -> bool:
         nonlocal rows
         line = view.damage(damaged, ends)
-        if line.next_offset > at[line.partition]:
+        if line.next_offset > place[line.partition]:
             lines.append(line)
             rows += 1
-            at[line.partition] = line.next_offset
+            place[line.partition] = line.next_offset
         went_on()
         return True
 
     try:
-        for number, record in view.read(dict(at), ends, met):
-            at[number] = record.offset + 1
+        for number, record in view.read(dict(place), ends, met):
+            place[number] = record.offset + 1
             if matches(record):
                 lines.append(line_of(number, record))
                 rows += 1
             went_on()
     except _EnoughError:
         return report()
-    at = dict(ends)
+    place = dict(ends)
     return report(is_done=True)

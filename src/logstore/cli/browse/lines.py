@@ -123,13 +123,15 @@ def wrapped(text: str, width: int) -> list[str]:
     """Escaped text in pieces of at most `width` cells; at least one piece."""
     width = max(width, 2)
     if text.isascii():
-        return [text[at : at + width] for at in range(0, len(text), width)] or [""]
+        return [
+            text[start : start + width] for start in range(0, len(text), width)
+        ] or [""]
     size = import_package("rich.cells").cell_len
     pieces, begin, used = [], 0, 0
-    for at, char in enumerate(text):
+    for index, char in enumerate(text):
         cells = 1 if ord(char) < 128 else size(char)
         if used + cells > width:
-            pieces.append(text[begin:at])
-            begin, used = at, 0
+            pieces.append(text[begin:index])
+            begin, used = index, 0
         used += cells
     return [*pieces, text[begin:]]

@@ -55,9 +55,9 @@ class Document:
         """(text, style) of a line; both empty after the end."""
         if not 0 <= number < len(self):
             return "", ""
-        at = bisect.bisect_right(self._ends, number)
-        block = self._blocks[at]
-        return block.line(number - (self._ends[at] - block.height)), block.style
+        slot = bisect.bisect_right(self._ends, number)
+        block = self._blocks[slot]
+        return block.line(number - (self._ends[slot] - block.height)), block.style
 
 
 class Whole(NamedTuple):

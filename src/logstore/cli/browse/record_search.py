@@ -83,7 +83,7 @@ class RecordSearch:
                 self._view,
                 self._selection,
                 start,
-                lambda found: task.hand(self._came, found),
+                lambda progress: task.hand(self._came, progress),
                 self._begin,
                 self._stop,
                 check=task.check,
@@ -92,25 +92,25 @@ class RecordSearch:
 
         self._work.start(work, self._ended, GROUP)
 
-    def _came(self, found: SearchProgress) -> None:
+    def _came(self, progress: SearchProgress) -> None:
         if not self.is_running:
             return
-        matches = sum(isinstance(one, RecordLine) for one in found.lines)
+        matches = sum(isinstance(line, RecordLine) for line in progress.lines)
         self._counts[0] += matches
-        self._counts[1] += len(found.lines) - matches
+        self._counts[1] += len(progress.lines) - matches
         damage = f", {counted(self._counts[1], 'damaged part')}" * bool(self._counts[1])
         self.progress = (
             f"{counted(self._counts[0], 'match')}{damage}   looked at "
-            f"{grouped(found.looked)} of {counted(found.total, 'offset')}"
+            f"{grouped(progress.looked)} of {counted(progress.total, 'offset')}"
         )
-        if found.lines:
-            self._table.extend(found.lines)
+        if progress.lines:
+            self._table.extend(progress.lines)
         self._on_change()
 
-    def _ended(self, found: SearchProgress) -> None:
-        self._came(found)
+    def _ended(self, progress: SearchProgress) -> None:
+        self._came(progress)
         self.is_running = False
-        self._next = None if found.is_done else found.place
-        if not found.is_done:
+        self._next = None if progress.is_done else progress.place
+        if not progress.is_done:
             self.progress += "   m: more"
         self._on_change()

@@ -170,11 +170,11 @@ class RecordTable(Widget, can_focus=True):
         width = self.size.width
         if y == 0:
             return self._strip(fitted(self._head(width), width), _HEAD)
-        at = self._top + y - 1
-        if at >= len(self.lines):
+        index = self._top + y - 1
+        if index >= len(self.lines):
             return Strip.blank(width, self.rich_style)
-        line = self.lines[at]
-        style = _CURSOR if at == self.cursor else _PLAIN
+        line = self.lines[index]
+        style = _CURSOR if index == self.cursor else _PLAIN
         if isinstance(line, NoticeLine):
             style += _DAMAGE if line.is_damage else _GONE
             name = f"{line.partition}: " if self.is_merged else ""

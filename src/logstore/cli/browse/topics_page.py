@@ -183,7 +183,9 @@ class TopicsPage(_Counting):
         yield Grid(columns, lambda row: row.name, self._style)
 
     def _damage(self, row: TopicRow) -> str:
-        trouble = row.trouble + "".join(one.trouble for one in row.partitions)
+        trouble = row.trouble + "".join(
+            partition.trouble for partition in row.partitions
+        )
         return damage_text(self.browser.problems_of(row.name), trouble)
 
     def _style(self, row: TopicRow) -> str:
@@ -208,19 +210,30 @@ class TopicsPage(_Counting):
 
     def summary(self) -> str:
         broken: list[Any] = [row for row in self._rows if row.trouble]
-        broken += [one for row in self._rows for one in row.partitions if one.trouble]
+        broken += [
+            partition
+            for row in self._rows
+            for partition in row.partitions
+            if partition.trouble
+        ]
         if broken:
             return f"{broken[0].name}: {broken[0].trouble}"
         sizes = sum(row.size for row in self._rows)
         return f"{counted(len(self._rows), 'topic')}, {size_text(sizes)}"
 
     def counted_names(self) -> list[tuple[str, int]]:
-        return [(one.topic, one.number) for row in self._rows for one in row.partitions]
+        return [
+            (partition.topic, partition.number)
+            for row in self._rows
+            for partition in row.partitions
+        ]
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
         row = self.grid.current
         if row is not None:
-            self.browser.open_topic(row.name, [one.number for one in row.partitions])
+            self.browser.open_topic(
+                row.name, [partition.number for partition in row.partitions]
+            )
 
 
 class PartitionsPage(_Counting):
@@ -246,13 +259,13 @@ class PartitionsPage(_Counting):
         return rows
 
     def summary(self) -> str:
-        broken = [one for one in self._rows if one.trouble]
+        broken = [row for row in self._rows if row.trouble]
         if broken:
             return f"{broken[0].name}: {broken[0].trouble}"
         return counted(len(self._rows), "partition")
 
     def counted_names(self) -> list[tuple[str, int]]:
-        return [(one.topic, one.number) for one in self._rows]
+        return [(row.topic, row.number) for row in self._rows]
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
         row = self.grid.current
@@ -279,7 +292,7 @@ def damage_of(row: PartitionRow) -> str:
 
 def _listed(name: str, **changes: Any) -> Column:
     """A column of `ls`; of a partition that cannot be opened it is empty."""
-    column = next(one for one in ls.COLUMNS if one.name == name)
+    column = next(candidate for candidate in ls.COLUMNS if candidate.name == name)
     return Column(
         name,
         lambda row: (

@@ -64,10 +64,12 @@ class BrowserView:
         partitions: Sequence[logstore.Partition],
         topic: logstore.Topic | None = None,
     ) -> None:
-        self.partitions = {one.number: one for one in partitions}
+        self.partitions = {partition.number: partition for partition in partitions}
         self.topic_name = partitions[0].topic
         self._topic = topic if len(partitions) > 1 else None
-        self._numbers = {os.fspath(one.path): one.number for one in partitions}
+        self._numbers = {
+            os.fspath(partition.path): partition.number for partition in partitions
+        }
         self._check: Callable[[], None] = lambda: None
 
     def checked(self, check: Callable[[], None]) -> BrowserView:
@@ -82,10 +84,10 @@ class BrowserView:
         return self._topic is not None
 
     def starts(self) -> Place:
-        return {n: one.start_offset for n, one in self.partitions.items()}
+        return {n: partition.start_offset for n, partition in self.partitions.items()}
 
     def ends(self) -> Place:
-        return {n: one.end_offset for n, one in self.partitions.items()}
+        return {n: partition.end_offset for n, partition in self.partitions.items()}
 
     # ------------------------------------------------------------------ reading
 
@@ -94,8 +96,8 @@ class BrowserView:
     ) -> Iterator[tuple[int, Any]]:
         """(number, record) of those between two places, the oldest first."""
         if self._topic is None:
-            ((number, one),) = self.partitions.items()
-            records = one.read(
+            ((number, partition),) = self.partitions.items()
+            records = partition.read(
                 start[number], stop[number], on_corruption=on_damage, limit=limit
             )
             return ((number, record) for record in records)
@@ -140,39 +142,39 @@ class BrowserView:
         lines: list[Line] = []
         starts, ends = self.starts(), self.ends()
         stops = ends if stop is None else {n: min(stop[n], ends[n]) for n in ends}
-        at = self._here(place, starts, ends, lines)
-        begin = dict(at)
+        reached_place = self._here(place, starts, ends, lines)
+        begin = dict(reached_place)
         # Since the call: a part that was deleted meanwhile ends before it began.
-        stops = {n: max(stops[n], at[n]) for n in stops}
+        stops = {n: max(stops[n], reached_place[n]) for n in stops}
 
         def met(damaged: logstore.types.Damaged) -> bool:
             self._check()
             line = self.damage(damaged, stops)
-            if line.next_offset > at[line.partition]:
+            if line.next_offset > reached_place[line.partition]:
                 lines.append(line)
-                at[line.partition] = line.next_offset
+                reached_place[line.partition] = line.next_offset
             return True
 
-        found = 0
+        record_count = 0
         limit = None if stop is not None else count
-        for number, record in self.read(dict(at), stops, met, limit):
+        for number, record in self.read(dict(reached_place), stops, met, limit):
             self._check()
             lines.append(line_of(number, record))
-            at[number] = record.offset + 1
-            found += 1
-        is_end = limit is None or found < limit
+            reached_place[number] = record.offset + 1
+            record_count += 1
+        is_end = limit is None or record_count < limit
         if is_end:  # only markers follow the last record, or nothing
-            at = stops
-        at_end = is_end and all(at[n] >= ends[n] for n in ends)
+            reached_place = stops
+        at_end = is_end and all(reached_place[n] >= ends[n] for n in ends)
         if at_end and stop is None and looks_further:
             lines += self._further(ends)
-        return Part(lines, begin, at, _is_before(begin, starts), at_end)
+        return Part(lines, begin, reached_place, _is_before(begin, starts), at_end)
 
     def _here(
         self, place: Place, starts: Place, ends: Place, lines: list[Line]
     ) -> Place:
         """Move a place into the current log; report deleted and cut offsets."""
-        at = {}
+        moved_place = {}
         for number, offset in place.items():
             start, end = starts[number], ends[number]
             if offset < start:
@@ -181,13 +183,13 @@ class BrowserView:
             elif offset > end:
                 text = f"cut: the log ends at offset {end} now, below {offset}"
                 lines.append(NoticeLine(number, end, end, text, False))
-            at[number] = min(max(offset, start), end)
-        return at
+            moved_place[number] = min(max(offset, start), end)
+        return moved_place
 
     def _further(self, ends: Place) -> Iterator[Line]:
         """Rows about intact batches after the end of a log that was not closed."""
-        for number, one in self.partitions.items():
-            text = intact_behind(one)
+        for number, partition in self.partitions.items():
+            text = intact_behind(partition)
             if text:
                 end = ends[number]
                 yield NoticeLine(number, end, end, f"damaged: {plain(text)}")
@@ -197,13 +199,13 @@ class BrowserView:
         starts = self.starts()
         before = {
             number: offset_from_end(
-                one,
+                partition,
                 count,
                 _ISOLATION,
                 stop=max(place[number], starts[number]),
                 on_damage=self._leave_out,
             )
-            for number, one in self.partitions.items()
+            for number, partition in self.partitions.items()
         }
         if self.is_merged:
             before = self._latest(before, place, count)
@@ -218,10 +220,10 @@ class BrowserView:
         """Where the last `count` records of all partitions together begin; each has
         that many at most."""
         rows: dict[int, list[tuple[int, int]]] = {}
-        for number, one in self.partitions.items():
+        for number, partition in self.partitions.items():
             if before[number] < place[number]:
                 rows[number] = []
-                for record in one.read(
+                for record in partition.read(
                     before[number], place[number], on_corruption=self._leave_out
                 ):
                     self._check()
@@ -254,8 +256,10 @@ class BrowserView:
         if isinstance(bound, FromEnd):
             count = int(bound)
             return {
-                n: offset_from_end(one, count, _ISOLATION, on_damage=self._leave_out)
-                for n, one in self.partitions.items()
+                n: offset_from_end(
+                    partition, count, _ISOLATION, on_damage=self._leave_out
+                )
+                for n, partition in self.partitions.items()
             }
         if isinstance(bound, datetime.datetime):
             return {n: beginning(p, bound).offset for n, p in self.partitions.items()}
@@ -265,8 +269,10 @@ class BrowserView:
         """The last part, and which of its rows is the last record."""
         ends = self.ends()
         part = self.backward(ends)
-        at = (n for n, one in enumerate(part.lines) if isinstance(one, RecordLine))
-        last = max(at, default=0)
+        indices = (
+            n for n, line in enumerate(part.lines) if isinstance(line, RecordLine)
+        )
+        last = max(indices, default=0)
         return part._replace(lines=[*part.lines, *self._further(ends)]), last
 
     def beside(self, number: int, offset: int) -> Place:

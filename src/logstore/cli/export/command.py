@@ -71,31 +71,33 @@ class ExportJob(NamedTuple):
 @options.isolation
 @options.on_corruption
 @options.decompressed
-def export(path: str, **given: Any) -> int:
+def export(path: str, **arguments: Any) -> int:
     """`logstore-dump export`."""
-    output = _output_of(given)
-    bounds = bounds_of(given)  # before anything is opened
+    output = _output_of(arguments)
+    bounds = bounds_of(arguments)  # before anything is opened
     printer = Printer()
-    damage = DamageLog(printer, given["on_corruption"])
-    with opened_sources(path, damage, given) as sources:
+    damage = DamageLog(printer, arguments["on_corruption"])
+    with opened_sources(path, damage, arguments) as sources:
         total = sum(p.end_offset - p.start_offset for p in sources.partitions)
         with Progress("exporting", printer.err, unit="records") as progress:
             done = 0
-            for job in _jobs(sources, output, given):
+            for job in _jobs(sources, output, arguments):
                 before = done
 
                 def on_progress(count: int, before: int = before) -> None:
                     progress(before + count, max(total, before + count))
 
-                count = _Export(sources, job, given, bounds, printer).run(on_progress)
+                count = _Export(sources, job, arguments, bounds, printer).run(
+                    on_progress
+                )
                 done += count
                 _report_written(printer, job, count)
     printer.flush()
     return damage.finish()
 
 
-def _output_of(given: dict[str, Any]) -> str:
-    output, alias = given["output"], given["output_alias"]
+def _output_of(arguments: dict[str, Any]) -> str:
+    output, alias = arguments["output"], arguments["output_alias"]
     if output is not None and alias is not None:
         raise click.UsageError("--to is another name of --output; give one of them")
     path: str | None = output or alias
@@ -104,9 +106,11 @@ def _output_of(given: dict[str, Any]) -> str:
     return path
 
 
-def _jobs(sources: Sources, output: str, given: dict[str, Any]) -> Iterator[ExportJob]:
-    kind, force = given["kind"], given["force"]
-    if not given["per_topic"]:
+def _jobs(
+    sources: Sources, output: str, arguments: dict[str, Any]
+) -> Iterator[ExportJob]:
+    kind, force = arguments["kind"], arguments["force"]
+    if not arguments["per_topic"]:
         target = ExportFile(output, kind, force=force)
         yield ExportJob(target, sources.partitions, sources.files)
         return
@@ -182,14 +186,14 @@ class _Export:
         self,
         sources: Sources,
         job: ExportJob,
-        given: dict[str, Any],
+        arguments: dict[str, Any],
         bounds: tuple[Bound, Bound],
         printer: Printer,
     ) -> None:
-        self._sources, self._job, self._given = sources, job, given
+        self._sources, self._job, self._given = sources, job, arguments
         self._printer = printer
         self._start, self._stop = bounds
-        self._window = _Window(given["skip"], given["limit"])
+        self._window = _Window(arguments["skip"], arguments["limit"])
         self._count = 0
         self._is_cut = False
 
@@ -215,8 +219,8 @@ class _Export:
     def _text(
         self, file: BinaryIO, on_progress: Callable[[int], None]
     ) -> Iterator[bool]:
-        given = self._given
-        rows = rows_of(self._job.target.kind, given["payload"], given["times"])
+        arguments = self._given
+        rows = rows_of(self._job.target.kind, arguments["payload"], arguments["times"])
         file.write(rows.head())
         for name, topic, number, records in self._records():
             size = _FIRST_CHUNK_RECORDS

@@ -112,8 +112,8 @@ def _decoder_of(name: str | None, option: str) -> Callable[[bytes], object]:
     )
 
 
-def _by_classes(given: dict[str, Any]) -> Decoder | None:
-    names = [given.get(f"{what}_decoder_class") for what in ("key", "value")]
+def _by_classes(arguments: dict[str, Any]) -> Decoder | None:
+    names = [arguments.get(f"{what}_decoder_class") for what in ("key", "value")]
     if names == [None, None]:
         return None
     of_key, of_value = (
@@ -132,31 +132,31 @@ def _by_classes(given: dict[str, Any]) -> Decoder | None:
     return decode
 
 
-def _topic_decoder(given: dict[str, Any], release: str) -> Decoder | None:
+def _topic_decoder(arguments: dict[str, Any], release: str) -> Decoder | None:
     """The decoder of an internal topic; the first one that is asked for, as the tool
     has it."""
     for name in ("cluster_metadata_decoder", "remote_log_metadata_decoder"):
-        if given.get(name):
+        if arguments.get(name):
             raise click.UsageError(
                 f"{_WITH_KAFKA_ONLY[name]} is not there: these records are in a format "
                 f"that each release changes; Kafka's own tool decodes them"
             )
-    if given.get("share_group_state_decoder") and release < SHARE_SINCE:
+    if arguments.get("share_group_state_decoder") and release < SHARE_SINCE:
         raise click.UsageError(
             f"--share-group-state-decoder is there from Kafka {SHARE_SINCE} on: give "
             f"--kafka-release {SHARE_SINCE} or a later one, too"
         )
     for name, decoder_of in _DECODERS.items():
-        if given.get(name):
+        if arguments.get(name):
             return decoder_of(release)
     return None
 
 
-def _wanted(given: dict[str, Any], *, deep: bool, contents: bool) -> Wanted:
-    release = given.get("kafka_release") or _RELEASE
-    by_class, by_topic = _by_classes(given), _topic_decoder(given, release)
+def _wanted(arguments: dict[str, Any], *, deep: bool, contents: bool) -> Wanted:
+    release = arguments.get("kafka_release") or _RELEASE
+    by_class, by_topic = _by_classes(arguments), _topic_decoder(arguments, release)
     contents = contents or by_class is not None or by_topic is not None
-    size, limit = given.get("max_message_size"), given.get("max_bytes")
+    size, limit = arguments.get("max_message_size"), arguments.get("max_bytes")
     for name, value in (("max-message-size", size), ("max-bytes", limit)):
         if value is not None and value > _INT_MAX:
             raise click.UsageError(f"--{name} {value} is above {_INT_MAX}")
@@ -164,53 +164,55 @@ def _wanted(given: dict[str, Any], *, deep: bool, contents: bool) -> Wanted:
         release,
         deep=deep or contents,
         contents=contents,
-        metadata=not given.get("skip_record_metadata"),
+        metadata=not arguments.get("skip_record_metadata"),
         decoder=by_topic or by_class,
         max_bytes=None if limit == _INT_MAX else limit,
         max_message_size=MAX_MESSAGE_SIZE if size is None else size,
-        sanity_only=bool(given.get("index_sanity_check")),
-        verify_only=bool(given.get("verify_index_only")),
+        sanity_only=bool(arguments.get("index_sanity_check")),
+        verify_only=bool(arguments.get("verify_index_only")),
     )
 
 
-def check_kafka(given: dict[str, Any]) -> None:
+def check_kafka(arguments: dict[str, Any]) -> None:
     """Refuse options of ``--kafka`` without it; with it, refuse options that choose or
     shape records: it prints whole files.
 
     Raises:
         click.UsageError: such an option was given.
     """
-    if not given["kafka"]:
+    if not arguments["kafka"]:
         for name, typed in _WITH_KAFKA_ONLY.items():
-            if given.get(name) not in (None, False):
+            if arguments.get(name) not in (None, False):
                 raise click.UsageError(f"{typed} goes with --kafka: give both")
         return
     for name, typed in _WITHOUT_KAFKA.items():
-        if given.get(name) not in (None, 0):
+        if arguments.get(name) not in (None, 0):
             raise click.UsageError(
                 f"--kafka prints whole files: {typed} has no place there"
             )
-    if given["form"] != "text":
+    if arguments["form"] != "text":
         raise click.UsageError(
-            f"--kafka and --format {given['form']} exclude each other"
+            f"--kafka and --format {arguments['form']} exclude each other"
         )
 
 
 def dump_sources(
-    sources: Sources, printer: Printer, given: dict[str, Any], *, deep: bool
+    sources: Sources, printer: Printer, arguments: dict[str, Any], *, deep: bool
 ) -> int:
     """``records --kafka`` (`deep`) and ``batches --kafka``; returns the status."""
-    wanted = _wanted(given, deep=deep, contents=deep)
-    dump = Dump(printer, wanted, store_config(given))
+    wanted = _wanted(arguments, deep=deep, contents=deep)
+    dump = Dump(printer, wanted, store_config(arguments))
     for source in sources.files:
         dump.file(source.path, is_log=True)
     return dump.finish()
 
 
-def dump_file(path: str, given: dict[str, Any]) -> int:
+def dump_file(path: str, arguments: dict[str, Any]) -> int:
     """``index --kafka``; returns the status."""
     dump = Dump(
-        Printer(), _wanted(given, deep=False, contents=False), logstore.StoreConfig()
+        Printer(),
+        _wanted(arguments, deep=False, contents=False),
+        logstore.StoreConfig(),
     )
     dump.file(path)
     return dump.finish()
@@ -228,12 +230,14 @@ def dump_file(path: str, given: dict[str, Any]) -> int:
 @options.kafka_max_bytes
 @options.kafka_index
 @options.decompressed
-def kafka_dump_log(files: str, **given: Any) -> int:
+def kafka_dump_log(files: str, **arguments: Any) -> int:
     """`logstore-dump kafka-dump-log`."""
     wanted = _wanted(
-        given, deep=given["deep_iteration"], contents=given["print_data_log"]
+        arguments,
+        deep=arguments["deep_iteration"],
+        contents=arguments["print_data_log"],
     )
-    dump = Dump(Printer(), wanted, store_config(given))
+    dump = Dump(Printer(), wanted, store_config(arguments))
     for path in files.split(","):
         if path:
             dump.file(path)

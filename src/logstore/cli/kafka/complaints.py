@@ -31,22 +31,22 @@ class Complaints:
         self._missing: _Pairs = {}
         self._gaps: _Pairs = {}
 
-    def mismatch(self, path: str, indexed: int, found: int) -> None:
+    def mismatch(self, path: str, indexed: int, log_offset: int) -> None:
         """An index entry whose batch ends with another offset."""
-        self._mismatches.setdefault(path, []).append((indexed, found))
+        self._mismatches.setdefault(path, []).append((indexed, log_offset))
 
-    def wrong_time(self, path: str, indexed: int, found: int) -> None:
+    def wrong_time(self, path: str, indexed: int, log_timestamp: int) -> None:
         """A time index entry whose batch has another largest timestamp."""
-        self._times.setdefault(path, []).append((indexed, found))
+        self._times.setdefault(path, []).append((indexed, log_timestamp))
 
     def disorder(self, path: str, indexed: int, before: int) -> None:
         """A time index entry that is not later than the one before it."""
         self._disorder.setdefault(path, []).append((indexed, before))
 
-    def missing(self, path: str, indexed: int, found: int) -> None:
-        """A time index entry of which no batch ends with its offset; `found` is the
-        next last offset, or -1."""
-        self._missing.setdefault(path, []).append((indexed, found))
+    def missing(self, path: str, indexed: int, log_offset: int) -> None:
+        """A time index entry of which no batch ends with its offset; `log_offset` is
+        the next last offset, or -1."""
+        self._missing.setdefault(path, []).append((indexed, log_offset))
 
     def gap(self, path: str, before: int, offset: int) -> None:
         """A record that does not follow the one before it."""
@@ -56,12 +56,12 @@ class Complaints:
         """All of them, in the order of the tool: of indexes the last first."""
         for path, pairs in self._mismatches.items():
             yield f"Mismatches in :{path}"
-            for indexed, found in reversed(pairs):
-                yield f"  Index offset: {indexed}, log offset: {found}"
+            for indexed, log_value in reversed(pairs):
+                yield f"  Index offset: {indexed}, log offset: {log_value}"
         for path, pairs in self._times.items():
             yield f"Found timestamp mismatch in :{path}"
-            for indexed, found in pairs:
-                yield f"  Index timestamp: {indexed}, log timestamp: {found}"
+            for indexed, log_value in pairs:
+                yield f"  Index timestamp: {indexed}, log timestamp: {log_value}"
         for path, pairs in self._disorder.items():
             yield f"Found out of order timestamp in :{path}"
             for indexed, before in pairs:
@@ -72,8 +72,8 @@ class Complaints:
         for path, pairs in self._missing.items():
             where = f":{path}" if self._is_rewritten else "the log."
             yield f"The following indexed offsets are not found in {where}"
-            for indexed, found in pairs:
-                yield f"Indexed offset: {indexed}, found log offset: {found}"
+            for indexed, log_value in pairs:
+                yield f"Indexed offset: {indexed}, found log offset: {log_value}"
         for path, pairs in self._gaps.items():
             yield f"Non-consecutive offsets in {path}"
             for before, offset in pairs[:: 1 if self._is_rewritten else -1]:

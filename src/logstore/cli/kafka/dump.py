@@ -138,10 +138,10 @@ def _title(name: str, release: str) -> str:
     if name.endswith(_RAFT_SNAPSHOT):
         if name == _BOOTSTRAP:
             return "KRaft bootstrap snapshot"
-        found = _RAFT_NAME.fullmatch(name)
-        if found is None:
+        match = _RAFT_NAME.fullmatch(name)
+        if match is None:
             raise MessageError("no snapshot of KRaft has such a name")
-        return f"Snapshot end offset: {int(found[1])}, epoch: {int(found[2])}"
+        return f"Snapshot end offset: {int(match[1])}, epoch: {int(match[2])}"
     digits = name.partition(".")[0]
     base = int(digits) if digits.isascii() and digits.isdigit() else 0
     return f"{'Starting' if release == '2.8' else 'Log starting'} offset: {base}"

@@ -66,7 +66,7 @@ def head_of(frame: Any) -> Head:
             base, _, epoch, _, crc, attributes, delta, base_time, time, producer,
             producer_epoch, sequence, count,
         ) = _BATCH.unpack_from(head)  # fmt: skip
-        found = Head(
+        parsed_head = Head(
             frame.position,
             frame.size_bytes,
             magic,
@@ -90,7 +90,7 @@ def head_of(frame: Any) -> Head:
             head[: _MESSAGE.size].ljust(_MESSAGE.size, b"\0")
         )
         label = "NoTimestampType" if magic < 1 else _LABELS[attributes >> 3 & 1]
-        found = Head(
+        parsed_head = Head(
             frame.position,
             frame.size_bytes,
             magic,
@@ -101,9 +101,9 @@ def head_of(frame: Any) -> Head:
             offset,
             -1 if magic < 1 else time,
         )
-    if found.codec >= len(CODECS):
-        raise _damaged(frame, f"it has codec {found.codec}, which there is not")
-    return found
+    if parsed_head.codec >= len(CODECS):
+        raise _damaged(frame, f"it has codec {parsed_head.codec}, which there is not")
+    return parsed_head
 
 
 def _damaged(frame: Any, reason: str) -> logstore.CorruptRecordError:

@@ -55,12 +55,12 @@ class _Entries:
         if reason:
             raise self.error(f"it fails the check of a broker that starts: {reason}", 0)
 
-    def error(self, reason: str, at: int) -> logstore.errors.CorruptIndexError:
+    def error(self, reason: str, number: int) -> logstore.errors.CorruptIndexError:
         """The error about an entry."""
         return logstore.errors.CorruptIndexError(
             f"index {self._path}: {reason}",
             path=self._path,
-            position=at * self._width,
+            position=number * self._width,
             reason=reason,
         )
 
@@ -71,11 +71,11 @@ class _Offsets(_Entries):
     def __init__(self, path: str) -> None:
         super().__init__(path, _INDEX_ENTRY_BYTES)
 
-    def __getitem__(self, at: int) -> tuple[int, int]:
+    def __getitem__(self, number: int) -> tuple[int, int]:
         """(offset, position)."""
-        if at >= len(self.used):
+        if number >= len(self.used):
             return self.base, 0
-        entry = self.used[at]
+        entry = self.used[number]
         return entry.offset, entry.position
 
     def position_before(self, offset: int) -> int:
@@ -91,10 +91,10 @@ class _Offsets(_Entries):
             low, high = 0, warm
         while low < high:
             middle = (low + high + 1) // 2
-            found = self[middle][0]
-            if found == offset:
+            middle_offset = self[middle][0]
+            if middle_offset == offset:
                 return self[middle][1]
-            if found > offset:
+            if middle_offset > offset:
                 high = middle - 1
             else:
                 low = middle
@@ -107,11 +107,11 @@ class _Times(_Entries):
     def __init__(self, path: str) -> None:
         super().__init__(path, _TIME_ENTRY_BYTES)
 
-    def __getitem__(self, at: int) -> tuple[int, int]:
+    def __getitem__(self, number: int) -> tuple[int, int]:
         """(timestamp, offset)."""
-        if at >= len(self.used):
+        if number >= len(self.used):
             return 0, self.base
-        entry = self.used[at]
+        entry = self.used[number]
         return entry.timestamp_ms, entry.offset
 
 
@@ -140,23 +140,23 @@ def index_lines(
         index.check(reason if last < index.base else "")
         yield f"{shown} passed sanity check."
         return
-    for at in range(index.count):
-        offset, position = index[at]
-        if offset == index.base and at > 0:
+    for number in range(index.count):
+        offset, position = index[number]
+        if offset == index.base and number > 0:
             return
         if not 0 <= position <= frames.size_bytes:
             raise index.error(
-                f"entry {at} is offset {offset} at byte {position}; the log has "
+                f"entry {number} is offset {offset} at byte {position}; the log has "
                 f"{frames.size_bytes} bytes",
-                at,
+                number,
             )
         frames.seek(position, wanted.max_message_size)
         frame = next(frames, None)
         if frame is None:
             raise index.error(
-                f"entry {at} is offset {offset} at byte {position}, where the log has "
-                f"no whole batch of up to {wanted.max_message_size} bytes",
-                at,
+                f"entry {number} is offset {offset} at byte {position}, where the log "
+                f"has no whole batch of up to {wanted.max_message_size} bytes",
+                number,
             )
         last = head_of(frame).last
         if last != offset:
@@ -178,16 +178,16 @@ def time_index_lines(
         yield f"{shown} passed sanity check."
         return
     full, before = os.path.abspath(path), -1
-    for at in range(times.count):
-        timestamp, offset = times[at]
-        if offset == times.base and at > 0:
+    for number in range(times.count):
+        timestamp, offset = times[number]
+        if offset == times.base and number > 0:
             return
         position = index.position_before(offset)
         if not 0 <= position <= frames.size_bytes:
             raise times.error(
                 f"the offset index has byte {position} for the offset {offset} of "
-                f"entry {at}; the log has {frames.size_bytes} bytes",
-                at,
+                f"entry {number}; the log has {frames.size_bytes} bytes",
+                number,
             )
         frames.seek(position)
         frame, head = _first_from(frames, offset)

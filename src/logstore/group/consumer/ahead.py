@@ -38,33 +38,33 @@ class Ahead:
 
         Raises: what `read` raises, if no other partition has any before it.
         """
-        found: list[PartitionReader] = []
+        filled_readers: list[PartitionReader] = []
         for reader in readers:
             try:
                 has_any = read(reader, limit)
             except LogStoreError:
-                if found:
+                if filled_readers:
                     break  # the next call meets it again
                 raise
             if has_any:
-                found.append(reader)
+                filled_readers.append(reader)
                 limit -= reader.ahead
                 if limit <= 0:
                     break
-        self._readers = found
-        return bool(found)
+        self._readers = filled_readers
+        return bool(filled_readers)
 
     def next(self) -> TopicRecord | None:
         """Deliver one of them."""
-        at = 0
-        while at < len(self._readers):
-            if self._readers[at].is_paused:
-                at += 1
+        index = 0
+        while index < len(self._readers):
+            if self._readers[index].is_paused:
+                index += 1
                 continue
-            record = self._readers[at].next_ahead()
+            record = self._readers[index].next_ahead()
             if record is not None:
                 return record
-            del self._readers[at]
+            del self._readers[index]
         return None
 
     def many(
@@ -75,13 +75,13 @@ class Ahead:
         Args:
             before: gets the positions before it.
         """
-        found: dict[TopicPartition, list[TopicRecord]] = {}
+        records_by_key: dict[TopicPartition, list[TopicRecord]] = {}
         for reader in self._readers:
             if reader.is_paused or not reader.ahead:
                 continue
             before.append((reader, reader.position))
-            records = found[reader.key] = reader.take_ahead(limit)
+            records = records_by_key[reader.key] = reader.take_ahead(limit)
             limit -= len(records)
             if limit <= 0:
                 break
-        return found
+        return records_by_key

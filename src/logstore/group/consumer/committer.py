@@ -43,14 +43,14 @@ class Committer:
 
     def moved(self, keys: Iterable[TopicPartition]) -> _Commits:
         """The positions that differ from the committed ones."""
-        found = {}
+        commits = {}
         for key in keys:
             reader = self._readers.get(key)
             if reader is None or reader.position is None:
                 continue
             if reader.position != reader.committed or reader.is_disproved:
-                found[key] = OffsetAndMetadata(reader.position)
-        return found
+                commits[key] = OffsetAndMetadata(reader.position)
+        return commits
 
     def commit(self, offsets: _Commits, *, durable: bool) -> None:
         """Commit offsets of partitions that this consumer has.
@@ -124,7 +124,7 @@ class Committer:
         again, for the partitions that the consumer still has."""
         if durable:
             earlier = self._unsynced.items()
-            again = {key: at for key, at in earlier if key in self._readers}
+            again = {key: commit for key, commit in earlier if key in self._readers}
             offsets = {**again, **offsets}
         if offsets:
             member.check_holds_now(offsets)

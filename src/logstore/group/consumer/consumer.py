@@ -340,9 +340,13 @@ class Consumer:
             SyncFailedError: it counts, and may be lost in a power failure.
         """
         group = self._options.group or ""
-        given = None if offsets is None else as_commits(group, offsets)
+        requested_offsets = None if offsets is None else as_commits(group, offsets)
         with self._entry.call() as core:
-            commits = core.committer.moved(core.readers) if given is None else given
+            commits = (
+                core.committer.moved(core.readers)
+                if requested_offsets is None
+                else requested_offsets
+            )
             core.committer.commit(commits, durable=bool(durable))
 
     def committed(self, partition: tuple[str, int]) -> OffsetAndMetadata | None:
@@ -476,7 +480,7 @@ class Consumer:
     def paused(self) -> set[TopicPartition]:
         """The partitions that are paused."""
         with self._entry.call() as core:
-            return {key for key, one in core.readers.items() if one.is_paused}
+            return {key for key, reader in core.readers.items() if reader.is_paused}
 
     # ------------------------------------------------------------ offsets of the log
 
@@ -516,12 +520,12 @@ class Consumer:
         """The number of offsets from the position of each of its partitions to the end
         of the records that could be delivered now."""
         with self._entry.call() as core:
-            found = {}
+            lags = {}
             for key, reader in core.readers.items():
                 core.fetcher.place(reader)
                 if reader.position is not None:
-                    found[key] = max(reader.log.readable_end() - reader.position, 0)
-            return found
+                    lags[key] = max(reader.log.readable_end() - reader.position, 0)
+            return lags
 
     def group_metadata(self) -> tuple[str | None, int, str]:
         """(id of the group, generation if known, id of the member); -1 and

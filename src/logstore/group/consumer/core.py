@@ -70,9 +70,9 @@ class Core:
         place, fetcher = self.place, self.fetcher
         is_plain = place.options.auto_commit_ms is None
         if is_plain and self._files.monotonic() < place.check_at:
-            found = fetcher.collect(limit, before)
-            if found:
-                return found
+            records = fetcher.collect(limit, before)
+            if records:
+                return records
         return self._until(lambda: fetcher.collect(limit, before), seconds) or {}
 
     def next_at_once(self) -> TopicRecord | None:
@@ -117,13 +117,13 @@ class Core:
                 or any(reader.log.waits_for_sync for reader in readers)
             ):
                 look_at = now + _LOOK_S
-                found = look()
-                if found:
-                    return found
+                result = look()
+                if result:
+                    return result
             if deadline is not None and now >= deadline:
                 return None
             left = _LOOK_S if deadline is None else deadline - now
-            reading = [one for one in readers if not one.is_paused]
+            reading = [reader for reader in readers if not reader.is_paused]
             if self._waiting.wait(reading, self.place.member, left):
                 look_at = 0.0
             is_due = True

@@ -113,9 +113,9 @@ class Deliveries:
         try:
             with self.entry.call(False) as core:
                 core.before = before
-                found = take(core, before)
+                records = take(core, before)
                 core.before = []
-                return found
+                return records
         except BaseException:
             # The records that it has read are not delivered.
             for reader, position in before:

@@ -55,22 +55,22 @@ class Fetcher:
         Raises: the error of a partition that needs a `seek`, or what reading it met, if
         no other partition has given records before.
         """
-        found: dict[TopicPartition, list[TopicRecord]] = {}
+        records_by_key: dict[TopicPartition, list[TopicRecord]] = {}
         before.clear()
         for reader in self._in_turn():
             before.append((reader, reader.position))
             try:
                 records = self._read(reader, partial(reader.take, limit))
             except LogStoreError:
-                if found:
+                if records_by_key:
                     break  # the next call meets it again
                 raise
             if records:
-                found[reader.key] = records
+                records_by_key[reader.key] = records
                 limit -= len(records)
                 if limit <= 0:
                     break
-        return found
+        return records_by_key
 
     def _in_turn(self) -> list[PartitionReader]:
         """The partitions to be read, each time another one first.
@@ -110,10 +110,10 @@ class Fetcher:
 
         Raises: the error of a partition that needs a `seek`.
         """
-        found = None if reader.error is not None else self._guarded(reader, work)
+        result = None if reader.error is not None else self._guarded(reader, work)
         if reader.error is not None:
             raise again(reader.error)
-        return found
+        return result
 
     def _guarded(
         self, reader: PartitionReader, work: Callable[[], _Result]

@@ -117,12 +117,12 @@ class ConsumerInputs:
             commit_of(
                 member.group.file.group,
                 key,
-                OffsetAndMetadata(at.offset),
-                at.topic_id,
+                OffsetAndMetadata(published_position.offset),
+                published_position.topic_id,
                 now_ms,
-                at.proof,
+                published_position.proof,
             )
-            for key, at in positions.items()
+            for key, published_position in positions.items()
         ]
         try:
             member.commit(commits, durable=False, way=BY_TRANSACTIONS)

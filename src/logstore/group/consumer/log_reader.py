@@ -101,9 +101,9 @@ class LogReader:
         """
         if self.behind is not None:
             raise again(self.behind)
-        first, found = position, list[TopicRecord]()
+        first, records = position, list[TopicRecord]()
         try:
-            while len(found) < limit:
+            while len(records) < limit:
                 run = self._run
                 if run is None:
                     item = self._next_item(position)
@@ -113,12 +113,12 @@ class LogReader:
                         position = max(position, item.offset)
                         break
                     run = self._run = item
-                count = min(limit - len(found), self._step)
+                count = min(limit - len(records), self._step)
                 part = list(itertools.islice(run, count))
                 if len(part) < count:
                     self._run = None
                 if part:
-                    found = found + part if found else part
+                    records = records + part if records else part
                     position = part[-1].offset + 1
         except BaseException as error:
             # The records taken from the run are not delivered: read them again.
@@ -126,17 +126,17 @@ class LogReader:
             if not isinstance(error, Exception):
                 raise
             is_other = isinstance(error, OTHER_LOG)
-            if not found and self._step > 1 and not is_other:
+            if not records and self._step > 1 and not is_other:
                 # Maybe there are records before the one that cannot be read.
                 self._step = 1
                 return self.read(first, limit)
-            if not found:
+            if not records:
                 raise
             if isinstance(error, CorruptRecordError):
                 # A wrong offset hides records below the position: a read from there on
                 # would not meet it again.
                 self.behind = error
-        return found, position
+        return records, position
 
     def _next_item(self, position: int | None) -> Iterator[TopicRecord] | Turn:
         if self._items is None:

@@ -99,42 +99,42 @@ def lower_positions(
     failed: dict[TopicPartition, LogStoreError] = {}
     # The file of a group that commits by transactions has a copy of its positions.
     told: set[tuple[str, TopicPartition, bool]] = set()
-    for found, failure in outcomes:
-        for one in found:
-            if (one.file[0], one.key, failure is None) not in told:
-                told.add((one.file[0], one.key, failure is None))
-                report(_action(root, one, failure))
+    for entries, failure in outcomes:
+        for entry in entries:
+            if (entry.file[0], entry.key, failure is None) not in told:
+                told.add((entry.file[0], entry.key, failure is None))
+                report(_action(root, entry, failure))
             if failure is not None:
-                failed.setdefault(one.key, _refusal(root, one, failure))
+                failed.setdefault(entry.key, _refusal(root, entry, failure))
     return failed
 
 
-def _action(root: Directory, one: _Above, error: Exception | None) -> RecoveryAction:
-    label, end = POSITION_LOWERED, one.lowered
+def _action(root: Directory, entry: _Above, error: Exception | None) -> RecoveryAction:
+    label, end = POSITION_LOWERED, entry.lowered
     text = (
-        f"group {one.group!r:.100} had the position {one.position} in {one.key}, and "
-        f"the log here has the records that it had only up to {end}: it is lowered to "
-        f"that"
+        f"group {entry.group!r:.100} had the position {entry.position} in {entry.key}, "
+        f"and the log here has the records that it had only up to {end}: it is lowered "
+        f"to that"
     )
     if error is not None:
-        label, text = POSITION_ABOVE_END, str(_refusal(root, one, error))
-    path = root.path_of(one.file[1])
-    return RecoveryAction(label, *one.key, path, -1, 0, end, None, text)
+        label, text = POSITION_ABOVE_END, str(_refusal(root, entry, error))
+    path = root.path_of(entry.file[1])
+    return RecoveryAction(label, *entry.key, path, -1, 0, end, None, text)
 
 
-def _refusal(root: Directory, one: _Above, error: Exception) -> StorageError:
+def _refusal(root: Directory, entry: _Above, error: Exception) -> StorageError:
     """Why the partition of a position takes no appends."""
     reason = str(error)
     if isinstance(error, BusyError):
-        lock = root.path_of(layout.group_lock_file(one.file[0]))
+        lock = root.path_of(layout.group_lock_file(entry.file[0]))
         reason = f"another process has the lock on {lock}, and stands still"
     return StorageError(
-        f"{one.key} takes no appends: the store is a copy, group {one.group!r:.100} "
-        f"has the position {one.position}, above the {one.lowered} up to which its "
-        f"records are here, and would skip them. It cannot be lowered: {reason}. Open "
-        f"the store again when it can",
+        f"{entry.key} takes no appends: the store is a copy, group "
+        f"{entry.group!r:.100} has the position {entry.position}, above the "
+        f"{entry.lowered} up to which its records are here, and would skip them. It "
+        f"cannot be lowered: {reason}. Open the store again when it can",
         errno=error.errno if isinstance(error, OSError) else None,
-        path=root.path_of(one.file[1]),
+        path=root.path_of(entry.file[1]),
         action="append to",
     )
 
@@ -146,7 +146,7 @@ def _lower_published(
     separate number: a transaction that began with the position before is refused."""
     with publisher.lock:
         changes: dict[str, LedgerEntry] = {}
-        found: list[_Above] = []
+        entries: list[_Above] = []
         try:
             with storage_errors("read", root.path_of(layout.PUBLISHED)):
                 remembered = publisher.remembered()
@@ -168,7 +168,7 @@ def _lower_published(
                 )
                 name = layout.GROUP_PREFIX + identity.removeprefix(GROUP_IDENTITY)
                 group, files = layout.group_of_file(name), (name, layout.PUBLISHED)
-                found += [
+                entries += [
                     _Above(files, group, key, positions[key].offset, now.offset)
                     for key, now in lowered.items()
                 ]
@@ -176,8 +176,8 @@ def _lower_published(
             if changes:
                 publisher.amend(changes)
         except (LogStoreError, OSError) as error:
-            return found, error
-    return found, None
+            return entries, error
+    return entries, None
 
 
 def _lower(root: Directory, name: str, lowered_to: LoweredTo, until: float) -> _Outcome:
@@ -194,24 +194,26 @@ def _lower(root: Directory, name: str, lowered_to: LoweredTo, until: float) -> _
     try:
         file.refresh()
         group = file.group
-        found = _above(file, lowered_to)
+        entries = _above(file, lowered_to)
     finally:
         file.close()
-    if not found:
+    if not entries:
         return [], None
     try:
         return _lower_in(root, name, group, lowered_to, until), None
     except (CorruptionError, UnsupportedError):
         raise
     except (LogStoreError, BusyError) as error:
-        return found, error
+        return entries, error
 
 
 def _above(file: GroupFile, lowered_to: LoweredTo) -> list[_Above]:
     return [
-        _Above((file.name, file.name), file.group, _key(one), one.offset, now.offset)
-        for one in file.commits()
-        if (now := lowered_commit(one, lowered_to)) is not one
+        _Above(
+            (file.name, file.name), file.group, _key(commit), commit.offset, now.offset
+        )
+        for commit in file.commits()
+        if (now := lowered_commit(commit, lowered_to)) is not commit
     ]
 
 
@@ -222,14 +224,14 @@ def _lower_in(
     file = opened.file
 
     def work() -> list[_Above]:
-        found = _above(file, lowered_to)
-        if found:
+        entries = _above(file, lowered_to)
+        if entries:
             commits = file.commits()
-            lowered = [lowered_commit(one, lowered_to) for one in commits]
+            lowered = [lowered_commit(commit, lowered_to) for commit in commits]
             changed = zip(commits, lowered, strict=True)
-            opened.append([now for one, now in changed if now is not one])
+            opened.append([now for commit, now in changed if now is not commit])
             opened.sync()
-        return found
+        return entries
 
     try:
         return opened.locked_within(max(until - root.files.monotonic(), 0), work)

@@ -116,9 +116,9 @@ class Options:
     on_corruption: OnCorruption = "raise"
 
     @classmethod
-    def of(cls, **given: Any) -> Options:
+    def of(cls, **options: Any) -> Options:
         """Checked; `assignor` may be a name."""
-        return cls(**{**given, "assignor": assignor_of(given["assignor"])})
+        return cls(**{**options, "assignor": assignor_of(options["assignor"])})
 
     def __post_init__(self) -> None:
         if self.group is not None:
@@ -143,8 +143,8 @@ class Options:
             raise _bad("offsets", self.offsets, "with a group")
         instance = self.instance
         if instance is not None:
-            given: object = instance
-            if not isinstance(given, str) or not 1 <= len(instance) <= 255:
+            value: object = instance
+            if not isinstance(value, str) or not 1 <= len(instance) <= 255:
                 raise _bad("instance", instance, "1 to 255 characters (str)")
             if "\0" in instance or self.group is None:
                 raise _bad("instance", instance, "text without NUL, with a group")
@@ -222,18 +222,18 @@ def as_commits(
     """
     if type(offsets) is not dict and not isinstance(offsets, Mapping):
         raise TypeError(f"offsets is {type(offsets).__name__}, not a mapping")
-    found = {}
+    commits = {}
     for key, value in offsets.items():
         if type(value) is int and 0 <= value <= OFFSET_MAX:
             # Most are of this kind: the calls of Python for it are few.
-            one = key
+            partition = key
             if not (
                 type(key) is TopicPartition
                 and type(key[0]) is str
                 and type(key[1]) is int
             ):
-                one = as_partition(key)
-            found[one] = tuple.__new__(OffsetAndMetadata, (value, "", -1))
+                partition = as_partition(key)
+            commits[partition] = tuple.__new__(OffsetAndMetadata, (value, "", -1))
             continue
         parts = value if isinstance(value, tuple) else (value,)
         if not 1 <= len(parts) <= 3 or not isinstance(
@@ -254,5 +254,5 @@ def as_commits(
                 size=size,
                 limit=METADATA_BYTES_MAX,
             )
-        found[as_partition(key)] = commit
-    return found
+        commits[as_partition(key)] = commit
+    return commits

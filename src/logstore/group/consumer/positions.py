@@ -78,7 +78,7 @@ class Positions:
         Raises:
             ConfigError: the consumer has no group.
         """
-        return {key: at for key, (at, _) in self._committed(keys).items()}
+        return {key: commit for key, (commit, _) in self._committed(keys).items()}
 
     def _committed(
         self, keys: Iterable[TopicPartition]
@@ -91,10 +91,10 @@ class Positions:
                 name="group",
             )
         if self._options.offsets is not None:
-            given = self._options.offsets.committed(keys)
+            stored_offsets = self._options.offsets.committed(keys)
             return {
-                TopicPartition(*key): (OffsetAndMetadata(*given[key]), None)
-                for key in given
+                TopicPartition(*key): (OffsetAndMetadata(*stored_offsets[key]), None)
+                for key in stored_offsets
             }
         if self.is_published():
             _, published = self._published().read()
@@ -103,16 +103,18 @@ class Positions:
                 for key in keys
                 if key in published and self._is_of_topic(key, published[key].topic_id)
             }
-        found = {}
+        committed_offsets = {}
         lowered_to = lowered_in_copy(self._store)
         for key in keys:
             commit = self._file.committed(key)
             if commit is None or not self._is_of_topic(key, commit.topic_id):
                 continue
             commit = lowered_commit(commit, lowered_to)
-            at = OffsetAndMetadata(commit.offset, commit.metadata, commit.leader_epoch)
-            found[key] = at, commit.proof
-        return found
+            offset = OffsetAndMetadata(
+                commit.offset, commit.metadata, commit.leader_epoch
+            )
+            committed_offsets[key] = offset, commit.proof
+        return committed_offsets
 
     def _published(self) -> GroupPositions:
         return GroupPositions(self._store, self._options.group or "")
@@ -150,10 +152,10 @@ class Positions:
         Raises:
             TopicNotFoundError, PartitionNotFoundError: it does not exist.
         """
-        found = topics_now(self._store, [key.topic]).get(key.topic)
-        if found is None or key.partition not in found[1]:
+        topic = topics_now(self._store, [key.topic]).get(key.topic)
+        if topic is None or key.partition not in topic[1]:
             self.partition(key)  # raises
-        return "" if found is None else found[0]
+        return "" if topic is None else topic[0]
 
     def begin(self, reader: PartitionReader) -> None:
         """Give a reader its position: the committed one, else by ``reset``.
@@ -196,10 +198,12 @@ class Positions:
             self.reset(reader)
         else:
             # With neither a gap nor the same records again.
-            at = min(error.cut_to, reader.position or 0)
-            at = max(at, reader.partition.start_offset, self._proven(reader))
-            logger.warning("%s; reset to %s", error, at)
-            reader.cut_to(at)
+            position = min(error.cut_to, reader.position or 0)
+            position = max(
+                position, reader.partition.start_offset, self._proven(reader)
+            )
+            logger.warning("%s; reset to %s", error, position)
+            reader.cut_to(position)
 
     def _proven(self, reader: PartitionReader) -> int:
         """The committed offset, if the log still has the batch below it: a cut may be
@@ -210,8 +214,8 @@ class Positions:
         if commit is None or proof is None or commit.offset > (reader.position or 0):
             return 0
         now = partial(views_of(reader.partition).now, False)
-        found = ProofFinder().find(commit.offset, None, now, is_read=False)
-        return commit.offset if found == proof else 0
+        crc = ProofFinder().find(commit.offset, None, now, is_read=False)
+        return commit.offset if crc == proof else 0
 
     def proof_of(self, reader: PartitionReader, offset: int) -> int | None:
         """The proof of a position to commit, if it has one.
@@ -284,12 +288,12 @@ def offsets_for_times(
     positions: Positions, times: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
     """The first record since a time, of each partition; None: no such record."""
-    found: dict[TopicPartition, OffsetAndTimestamp | None] = {}
+    offsets: dict[TopicPartition, OffsetAndTimestamp | None] = {}
     for key, timestamp_ms in times.items():
         partition = positions.partition(key)
         offset = partition.offset_for_time(timestamp_ms)
-        found[key] = None
+        offsets[key] = None
         if offset is not None:
             for record in partition.read(offset, limit=1):
-                found[key] = OffsetAndTimestamp(record.offset, record.timestamp_ms)
-    return found
+                offsets[key] = OffsetAndTimestamp(record.offset, record.timestamp_ms)
+    return offsets

@@ -143,9 +143,9 @@ class PartitionReader:
         if self._ahead:
             return self.take_ahead(limit)
         # Whatever fails before the position is set, the records are read again.
-        found, self.position = self.log.read(self.position, limit)
-        self.has_delivered = self.has_delivered or bool(found)
-        return found
+        records, self.position = self.log.read(self.position, limit)
+        self.has_delivered = self.has_delivered or bool(records)
+        return records
 
     def read_ahead(self, limit: int) -> bool:
         """Read at most `limit` records for `next_ahead`; whether there are any.
@@ -154,9 +154,9 @@ class PartitionReader:
         """
         if not self._ahead:
             try:
-                found, position = self.log.read(self.position, limit)
-                if found:
-                    self._ahead = found[::-1]
+                records, position = self.log.read(self.position, limit)
+                if records:
+                    self._ahead = records[::-1]
                 else:
                     self.position = position
             except BaseException:
@@ -171,13 +171,13 @@ class PartitionReader:
 
     def take_ahead(self, limit: int) -> list[TopicRecord]:
         """Take records that were read ahead, at most `limit`."""
-        found = self._ahead[: -limit - 1 : -1]
-        if found:
-            position = found[-1].offset + 1
+        records = self._ahead[: -limit - 1 : -1]
+        if records:
+            position = records[-1].offset + 1
             del self._ahead[-limit:]
             self.position = position
             self.has_delivered = True
-        return found
+        return records
 
     def next_ahead(self) -> TopicRecord | None:
         """Deliver one record that was read ahead; None: no record is left."""

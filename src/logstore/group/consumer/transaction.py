@@ -179,7 +179,7 @@ def positions_in(metadata: bytes) -> dict[TopicPartition, Positioned]:
     Raises:
         ValueError, KeyError, TypeError: it is something else.
     """
-    found = {}
+    positions = {}
     value = json.loads(metadata)
     # An earlier release has written none.
     proofs = iter(value.get("proofs", ()))
@@ -188,8 +188,8 @@ def positions_in(metadata: bytes) -> dict[TopicPartition, Positioned]:
             key = TopicPartition(str(topic), int(number))
             crc = int(next(proofs, _NO_PROOF))
             proof = None if crc == _NO_PROOF else crc
-            found[key] = Positioned(int(offset), str(topic_id), proof)
-    return found
+            positions[key] = Positioned(int(offset), str(topic_id), proof)
+    return positions
 
 
 def metadata_of(positions: _Positions) -> bytes:
@@ -219,9 +219,10 @@ def lowered_positions(
         time_ms: when they were published.
     """
     return {
-        key: Positioned(now, at.topic_id)
-        for key, at in positions.items()
-        if (now := lowered_to(key, at.topic_id, at.offset, time_ms)) is not None
+        key: Positioned(now, position.topic_id)
+        for key, position in positions.items()
+        if (now := lowered_to(key, position.topic_id, position.offset, time_ms))
+        is not None
     }
 
 
@@ -348,9 +349,9 @@ class ConsumerTransaction:
                 topic, target.partitioner, target.numbers, key, size
             )
         row = value, key, timestamp_ms, tuple(headers)
-        at = TopicPartition(topic, target[partition].number)
-        self._rows.setdefault(at, []).append(row)
-        self._last = at
+        topic_partition = TopicPartition(topic, target[partition].number)
+        self._rows.setdefault(topic_partition, []).append(row)
+        self._last = topic_partition
 
     def take_back(self) -> None:
         """Remove the record that was added last, once; for `logstore.aio`."""
@@ -490,8 +491,10 @@ class ConsumerTransaction:
         for key, (position, before) in moved.items():
             there = published.get(key)
             is_same_topic = there is not None and there.topic_id == position.topic_id
-            found = there.offset if there is not None and is_same_topic else None
-            if found is None and _is_gone(key, position, topics):
+            current_offset = (
+                there.offset if there is not None and is_same_topic else None
+            )
+            if current_offset is None and _is_gone(key, position, topics):
                 # The position may have been dropped with its topic.
                 if position.offset == before:
                     continue
@@ -501,7 +504,7 @@ class ConsumerTransaction:
                     f"Nothing was published; the next poll goes on without it",
                     group=self._positions.identity,
                 )
-            if found != before:
+            if current_offset != before:
                 # From there on, also if it did not know of any commit.
                 news = {
                     each: published[each]
@@ -513,9 +516,9 @@ class ConsumerTransaction:
                 if news:
                     self._inputs.published(news)
                 raise FencedError(
-                    f"partition {key} is at offset {found}, and this consumer has "
-                    f"begun at {before}: another member has processed the input, or "
-                    f"this one in a transaction whose end it does not know. Nothing "
+                    f"partition {key} is at offset {current_offset}, and this consumer "
+                    f"has begun at {before}: another member has processed the input, "
+                    f"or this one in a transaction whose end it does not know. Nothing "
                     f"was published",
                     group=self._positions.identity,
                 )

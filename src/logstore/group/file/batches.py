@@ -78,15 +78,15 @@ class Batches:
         Raises:
             ConfigError: a text is too long for a record.
         """
-        found: list[Item] = []
+        items: list[Item] = []
         if state is not None:
-            found.append((format_group_key(group), *format_state(group, state)))
+            items.append((format_group_key(group), *format_state(group, state)))
         for commit in commits:
             key = self._key(group, commit.topic, commit.partition)
-            found.append((key, format_offset_value(commit), None))
-        for one in removed:
-            found.append((self._key(group, *one), None, None))
-        return found
+            items.append((key, format_offset_value(commit), None))
+        for partition in removed:
+            items.append((self._key(group, *partition), None, None))
+        return items
 
     def _key(self, group: str, topic: str, partition: int) -> bytes:
         """The key of the committed offset of a partition."""

@@ -95,9 +95,9 @@ class TrailingBytes(NamedTuple):
             raise written_later(path, self.pos, reason)
         if not may_be_torn(self.data, self.offset):
             raise damaged(path, self.pos, f"{reason}, and no append began there")
-        found = whole_batch(self.data)
-        if found is not None:
-            reason += f", and a whole batch follows at byte {self.pos + found}"
+        position = whole_batch(self.data)
+        if position is not None:
+            reason += f", and a whole batch follows at byte {self.pos + position}"
             raise damaged(path, self.pos, reason)
 
 
@@ -115,7 +115,7 @@ def may_be_torn(tail: bytes, offset: int) -> bool:
 
 def whole_batch(data: bytes) -> int | None:
     """Position of a whole batch of magic 2, after the first byte; None: not found."""
-    for at, is_whole in possible_batches(data, native.pointer(data)):
-        if is_whole and at and data[at + MAGIC_POS] == 2:
-            return at
+    for position, is_whole in possible_batches(data, native.pointer(data)):
+        if is_whole and position and data[position + MAGIC_POS] == 2:
+            return position
     return None

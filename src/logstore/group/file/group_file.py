@@ -95,13 +95,13 @@ class GroupFile:
         """The members and the table, in the part of the file that was read."""
         return self._records.state
 
-    def committed(self, one: TopicPartition) -> OffsetCommit | None:
+    def committed(self, partition: TopicPartition) -> OffsetCommit | None:
         """The committed offset of a partition, in the part of the file that was read.
 
         Raises:
             CorruptCheckpointError: that record is malformed.
         """
-        return self._records.committed(one)
+        return self._records.committed(partition)
 
     def commits(self) -> list[OffsetCommit]:
         """All that is committed, by topic and partition."""

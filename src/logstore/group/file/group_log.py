@@ -210,20 +210,20 @@ class GroupLog:
         """Take in the whole batches up to `size`; what is wrong with the next one, if
         it is not only cut off."""
         # No `FileWalk`: bytes that are no batch are returned here, not an error.
-        found: Damage | None = None
+        fault: Damage | None = None
 
         def take_in(data: bytes) -> int:
-            nonlocal found
+            nonlocal fault
             begin = self.end_pos
             try:
                 self._take_in(data)
             except Damage as damage:
-                found = damage
+                fault = damage
             return self.end_pos - begin
 
         self._opened().read_on(self.end_pos, size, take_in, BATCH_BYTES_MAX)
         self._records.check(self.end_pos)
-        return found
+        return fault
 
     def _take_in(self, data: bytes) -> None:
         """Take in the whole batches of some bytes.

@@ -110,12 +110,12 @@ class GroupRecords:
         """Whether a key is of this group. The first one says which group it is, for a
         caller that does not know."""
         try:
-            found = parse_key(key)
+            parsed_key = parse_key(key)
         except MessageError as error:
             raise self._malformed(position, error) from error
-        assert isinstance(found, OffsetKey | GroupKey)
-        self.group = self.group or found.group
-        is_own = found.group == self.group
+        assert isinstance(parsed_key, OffsetKey | GroupKey)
+        self.group = self.group or parsed_key.group
+        is_own = parsed_key.group == self.group
         self._has_own |= is_own
         return is_own
 
@@ -140,26 +140,26 @@ class GroupRecords:
 
     # ------------------------------------------------------------ what counts
 
-    def committed(self, one: TopicPartition) -> OffsetCommit | None:
+    def committed(self, partition: TopicPartition) -> OffsetCommit | None:
         """The committed offset of a partition.
 
         Raises:
             CorruptCheckpointError: that record is malformed.
         """
-        key = format_offset_key(self.group, *one)
+        key = format_offset_key(self.group, *partition)
         value = self._offsets.get(key[2:])
         if value is None:
             return None
-        return self._commit(OffsetKey(self.group, *one), value)
+        return self._commit(OffsetKey(self.group, *partition), value)
 
     def commits(self) -> list[OffsetCommit]:
         """All that is committed, by topic and partition."""
-        found = []
+        commits = []
         for key, value in sorted(self._offsets.items()):
             parsed = parse_key(_OFFSET_TYPES[1] + key)
             assert isinstance(parsed, OffsetKey)
-            found.append(self._commit(parsed, value))
-        return sorted(found, key=lambda commit: (commit.topic, commit.partition))
+            commits.append(self._commit(parsed, value))
+        return sorted(commits, key=lambda commit: (commit.topic, commit.partition))
 
     def _commit(self, key: OffsetKey, value: bytes) -> OffsetCommit:
         try:

@@ -139,23 +139,23 @@ class LockFile:
 
     def members(self) -> list[int]:
         """The slots of the members that live, in order, except the own one."""
-        found = self._file.locked(_MEMBERS_AT, _ROWS_AT)
-        return [byte - _MEMBERS_AT for byte in found]
+        locked_bytes = self._file.locked(_MEMBERS_AT, _ROWS_AT)
+        return [byte - _MEMBERS_AT for byte in locked_bytes]
 
     def is_alive(self, slot: int) -> bool:
         """Whether another member has a slot."""
-        at = _MEMBERS_AT + slot
-        return bool(self._file.locked(at, at + 1))
+        position = _MEMBERS_AT + slot
+        return bool(self._file.locked(position, position + 1))
 
     def is_held(self, row: int) -> bool:
         """Whether another member has the partition of a row."""
-        at = _ROWS_AT + row
-        return bool(self._file.locked(at, at + 1))
+        position = _ROWS_AT + row
+        return bool(self._file.locked(position, position + 1))
 
     def held_rows(self) -> list[int]:
         """The rows whose partitions other members have."""
-        found = self._file.locked(_ROWS_AT, _SYNC)
-        return [byte - _ROWS_AT for byte in found]
+        locked_bytes = self._file.locked(_ROWS_AT, _SYNC)
+        return [byte - _ROWS_AT for byte in locked_bytes]
 
     def holder(self, row: int) -> int | None:
         """The slot of the member that took a row last; None if no one has yet."""
@@ -324,8 +324,8 @@ class Slots(LockFile):
             return
         self._written_at_ms = at_ms
         now_ms = self.files.now_ms()
-        at = _INFOS_AT + _INFO_BYTES * self.slot + _POLLED_POS
-        self._file.write(_POLLED.pack(now_ms, at_ms, now_ms), at)
+        position = _INFOS_AT + _INFO_BYTES * self.slot + _POLLED_POS
+        self._file.write(_POLLED.pack(now_ms, at_ms, now_ms), position)
 
     def leave(self) -> None:
         """Give back all locks."""

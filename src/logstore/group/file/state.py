@@ -115,7 +115,11 @@ class GroupState:
 
     def assigned(self) -> dict[TopicPartition, Member]:
         """The member that each partition is assigned to."""
-        return {one: member for member in self.members for one in member.partitions}
+        return {
+            partition: member
+            for member in self.members
+            for partition in member.partitions
+        }
 
 
 def format_state(group: str, state: GroupState) -> tuple[bytes, bytes]:
@@ -148,8 +152,8 @@ def format_state(group: str, state: GroupState) -> tuple[bytes, bytes]:
             for member in state.members
         ],
         "rows": [
-            [row.number, one.topic, one.partition, row.topic_id]
-            for one, row in state.rows.items()
+            [row.number, partition.topic, partition.partition, row.topic_id]
+            for partition, row in state.rows.items()
         ],
         "topics": {name: list(numbers) for name, numbers in state.topics.items()},
     }
@@ -167,14 +171,14 @@ def parse_state(group: str, value: bytes, header: bytes | None) -> GroupState:
         ValueError: it does not follow the format.
     """
     try:
-        found = parse_group_value(GroupKey(2, group), value)
+        metadata = parse_group_value(GroupKey(2, group), value)
     except MessageError as error:
         if error.is_newer:
             raise LaterVersionError(str(error)) from error
         raise
-    generation = max(found.generation, 0)
+    generation = max(metadata.generation, 0)
     if header is None:
-        return GroupState(generation, since_ms=found.state_ms)
+        return GroupState(generation, since_ms=metadata.state_ms)
     try:
         more = json.loads(header)
         version = more["version"]
@@ -184,12 +188,12 @@ def parse_state(group: str, value: bytes, header: bytes | None) -> GroupState:
             raise LaterVersionError(f"its version is {version}, not {VERSION}")
         return GroupState(
             generation,
-            found.protocol or "",
+            metadata.protocol or "",
             _checked(more["way"], more["way"] in _WAYS),
-            _members(found, more["members"]),
+            _members(metadata, more["members"]),
             _rows(more["rows"]),
             _topics(more["topics"]),
-            found.state_ms,
+            metadata.state_ms,
         )
     except (KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"its header does not follow the format: {error!r}") from error
@@ -205,13 +209,13 @@ def _checked(value: Any, is_right: bool) -> Any:
     return value
 
 
-def _members(found: GroupMetadata, more: Any) -> tuple[Member, ...]:
-    _checked(len(more), len(more) == len(found.members))
+def _members(metadata: GroupMetadata, more: Any) -> tuple[Member, ...]:
+    _checked(len(more), len(more) == len(metadata.members))
     members = []
-    for member, (slot, pattern, is_idle) in zip(found.members, more, strict=True):
+    for member, (slot, pattern, is_idle) in zip(metadata.members, more, strict=True):
         _checked(slot, _is_number(slot, 0, MEMBERS_MAX))
         _checked(pattern, pattern is None or isinstance(pattern, str))
-        one = Member(
+        parsed_member = Member(
             member.member_id,
             slot,
             member.instance_id,
@@ -220,7 +224,7 @@ def _members(found: GroupMetadata, more: Any) -> tuple[Member, ...]:
             parse_assignment(member.assignment).partitions,
             bool(is_idle),
         )
-        members.append(one)
+        members.append(parsed_member)
     return tuple(members)
 
 

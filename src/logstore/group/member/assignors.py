@@ -91,19 +91,23 @@ class RangeAssignor:
         members: Sequence[GroupSubscription],
         partitions: Mapping[str, Sequence[int]],
     ) -> Mapping[str, Iterable[TopicPartition]]:
-        found: dict[str, list[TopicPartition]] = {one.member: [] for one in members}
+        assignment: dict[str, list[TopicPartition]] = {
+            member.member: [] for member in members
+        }
         for topic in sorted(partitions):
-            takers = [one.member for one in members if topic in one.topics]
+            takers = [member.member for member in members if topic in member.topics]
             if not takers:
                 continue
             numbers = list(partitions[topic])
             each, more = divmod(len(numbers), len(takers))
-            at = 0
+            begin = 0
             for index, taker in enumerate(takers):
-                end = at + each + (index < more)
-                found[taker] += [TopicPartition(topic, n) for n in numbers[at:end]]
-                at = end
-        return found
+                end = begin + each + (index < more)
+                assignment[taker] += [
+                    TopicPartition(topic, n) for n in numbers[begin:end]
+                ]
+                begin = end
+        return assignment
 
 
 class RoundRobinAssignor:
@@ -116,16 +120,18 @@ class RoundRobinAssignor:
         members: Sequence[GroupSubscription],
         partitions: Mapping[str, Sequence[int]],
     ) -> Mapping[str, Iterable[TopicPartition]]:
-        found: dict[str, list[TopicPartition]] = {one.member: [] for one in members}
+        assignment: dict[str, list[TopicPartition]] = {
+            member.member: [] for member in members
+        }
         turn = 0
         for partition in _all(partitions):
             for step in range(len(members)):
                 taker = members[(turn + step) % len(members)]
                 if partition.topic in taker.topics:
-                    found[taker.member].append(partition)
+                    assignment[taker.member].append(partition)
                     turn = (turn + step + 1) % len(members)
                     break
-        return found
+        return assignment
 
 
 class CooperativeStickyAssignor:
@@ -141,42 +147,51 @@ class CooperativeStickyAssignor:
     ) -> Mapping[str, Iterable[TopicPartition]]:
         everything = _all(partitions)
         takers: dict[str, list[str]] = {
-            topic: [one.member for one in members if topic in one.topics]
+            topic: [member.member for member in members if topic in member.topics]
             for topic in partitions
         }
-        free = dict.fromkeys(one for one in everything if takers[one.topic])
-        found: dict[str, list[TopicPartition]] = {one.member: [] for one in members}
-        for one in members:
-            for partition in sorted(one.previous):
-                if partition in free and partition.topic in one.topics:
+        free = dict.fromkeys(
+            candidate for candidate in everything if takers[candidate.topic]
+        )
+        assignment: dict[str, list[TopicPartition]] = {
+            member.member: [] for member in members
+        }
+        for subscriber in members:
+            for partition in sorted(subscriber.previous):
+                if partition in free and partition.topic in subscriber.topics:
                     del free[partition]
-                    found[one.member].append(partition)
-        order = {one.member: index for index, one in enumerate(members)}
+                    assignment[subscriber.member].append(partition)
+        order = {member.member: index for index, member in enumerate(members)}
 
         def least(topic: str) -> str:
-            return min(takers[topic], key=lambda one: (len(found[one]), order[one]))
+            return min(
+                takers[topic],
+                key=lambda member_id: (len(assignment[member_id]), order[member_id]),
+            )
 
         for partition in free:
-            found[least(partition.topic)].append(partition)
+            assignment[least(partition.topic)].append(partition)
 
         def one_move() -> bool:
             """Move one partition from the member with the most that can give one to a
             member with at least two fewer."""
             takers_now: dict[str, str] = {}
-            for giver in sorted(found, key=lambda id: (-len(found[id]), order[id])):
-                for partition in reversed(found[giver]):
+            for giver in sorted(
+                assignment, key=lambda id: (-len(assignment[id]), order[id])
+            ):
+                for partition in reversed(assignment[giver]):
                     taker = takers_now.get(partition.topic)
                     if taker is None:
                         taker = takers_now[partition.topic] = least(partition.topic)
-                    if len(found[giver]) - len(found[taker]) >= 2:
-                        found[giver].remove(partition)
-                        found[taker].append(partition)
+                    if len(assignment[giver]) - len(assignment[taker]) >= 2:
+                        assignment[giver].remove(partition)
+                        assignment[taker].append(partition)
                         return True
             return False
 
         while one_move():
             pass  # each one makes the numbers more equal, so this ends
-        return {id: sorted(has) for id, has in found.items()}
+        return {id: sorted(has) for id, has in assignment.items()}
 
 
 _ASSIGNORS: Final[dict[str, Assignor]] = {
@@ -189,25 +204,29 @@ _ASSIGNORS: Final[dict[str, Assignor]] = {
 }
 
 
-def assignor_of(given: str | Assignor) -> Assignor:
+def assignor_of(assignor: str | Assignor) -> Assignor:
     """The assignor of a name, or an assignor that the caller has written.
 
     Raises:
         ConfigError: no assignor has this name, or it is no assignor.
     """
-    if isinstance(given, str):
-        found = _ASSIGNORS.get(given)
-        if found is not None:
-            return found
+    if isinstance(assignor, str):
+        named_assignor = _ASSIGNORS.get(assignor)
+        if named_assignor is not None:
+            return named_assignor
     else:
-        name = getattr(given, "name", None)
-        if isinstance(name, str) and name and callable(getattr(given, "assign", None)):
-            return given
+        name = getattr(assignor, "name", None)
+        if (
+            isinstance(name, str)
+            and name
+            and callable(getattr(assignor, "assign", None))
+        ):
+            return assignor
     raise ConfigError(
-        f"assignor={given!r:.100} is none of {', '.join(sorted(_ASSIGNORS))}, nor an "
-        f"object with a name and a method `assign`",
+        f"assignor={assignor!r:.100} is none of {', '.join(sorted(_ASSIGNORS))}, nor "
+        f"an object with a name and a method `assign`",
         name="assignor",
-        value=given,
+        value=assignor,
     )
 
 
@@ -223,28 +242,30 @@ def checked_assignment(
             a topic that the member did not ask for, or names a member that is not
             there.
     """
-    topics = {one.member: one.topics for one in members}
+    topics = {subscription.member: subscription.topics for subscription in members}
     left = set(_all(partitions))
-    found: dict[str, tuple[TopicPartition, ...]] = dict.fromkeys(topics, ())
-    answer = assignor.assign(sorted(members, key=lambda one: one.order), partitions)
-    for member, given in answer.items():
-        has = tuple(TopicPartition(*one) for one in given)
-        for one in has:
-            if one not in left or one.topic not in topics.get(member, ()):
+    assignment: dict[str, tuple[TopicPartition, ...]] = dict.fromkeys(topics, ())
+    answer = assignor.assign(
+        sorted(members, key=lambda subscription: subscription.order), partitions
+    )
+    for member, assigned_keys in answer.items():
+        has = tuple(TopicPartition(*key) for key in assigned_keys)
+        for partition in has:
+            if partition not in left or partition.topic not in topics.get(member, ()):
                 raise ConfigError(
-                    f"assignor {assignor.name!r} gives partition {one} to member "
+                    f"assignor {assignor.name!r} gives partition {partition} to member "
                     f"{member!r}, which is not there, did not ask for it, or is not "
                     f"the first to get it; the group stays as it is",
                     name="assignor",
                     value=assignor.name,
                 )
-            left.discard(one)
-        if member not in found:
+            left.discard(partition)
+        if member not in assignment:
             raise ConfigError(
                 f"assignor {assignor.name!r} names member {member!r}, which is not in "
                 f"the group; the group stays as it is",
                 name="assignor",
                 value=assignor.name,
             )
-        found[member] = has
-    return found
+        assignment[member] = has
+    return assignment

@@ -41,17 +41,17 @@ class PartitionHolder:
         rows: Mapping[TopicPartition, AssignmentRow],
     ) -> None:
         """Take partitions that have a row, if they are free."""
-        for one in partitions:
-            row = rows.get(one)
-            if row is None or one in self.held:
+        for partition in partitions:
+            row = rows.get(partition)
+            if row is None or partition in self.held:
                 continue
             if self._slots.take(row.number):
-                self.held[one] = row
+                self.held[partition] = row
 
     def release(self, partitions: Iterable[TopicPartition]) -> None:
         """Give partitions up."""
-        for one in partitions:
-            row = self.held.pop(one, None)
+        for partition in partitions:
+            row = self.held.pop(partition, None)
             if row is not None:
                 self._slots.release(row.number)
         self._slots.wake()
@@ -83,25 +83,25 @@ class PartitionHolder:
         target = set() if me is None else set(me.partitions)
         revoked: list[TopicPartition] = []
         lost: list[TopicPartition] = []
-        for one, row in self.held.items():
-            if state.rows.get(one, row) != row:
-                lost.append(one)
-            elif one not in target:
-                now = topics_now().get(one.topic)
+        for partition, row in self.held.items():
+            if state.rows.get(partition, row) != row:
+                lost.append(partition)
+            elif partition not in target:
+                now = topics_now().get(partition.topic)
                 is_there = now is not None and now[0] == row.topic_id
-                (revoked if is_there else lost).append(one)
+                (revoked if is_there else lost).append(partition)
         return revoked, lost
 
-    def holds(self, one: TopicPartition, state: GroupState) -> bool:
+    def holds(self, partition: TopicPartition, state: GroupState) -> bool:
         """Whether `check_holds` is known to find nothing wrong with one partition.
 
         Args:
             state: as the file has it.
         """
-        row = self.held.get(one)
+        row = self.held.get(partition)
         if row is None or state is not self._checked_state:
             return False
-        now = state.rows.get(one)
+        now = state.rows.get(partition)
         return now is row or now == row
 
     def check_holds(self, partitions: Iterable[TopicPartition]) -> None:
@@ -116,17 +116,17 @@ class PartitionHolder:
             if state.member(self.id) is None:
                 raise self._fenced("it was thrown out, because it did not poll in time")
             self._checked_state = state
-        for one in partitions:
-            row = self.held.get(one)
+        for partition in partitions:
+            row = self.held.get(partition)
             if row is None:
                 raise CommitFailedError(
-                    f"this consumer does not have partition {one} of group "
-                    f"{self._group.id!r:.100}: {self._who_has(one)}. Nothing was "
+                    f"this consumer does not have partition {partition} of group "
+                    f"{self._group.id!r:.100}: {self._who_has(partition)}. Nothing was "
                     f"committed",
                     group=self._group.id,
                 )
-            if state.rows.get(one) != row:
-                raise self._fenced(f"another member has partition {one} by now")
+            if state.rows.get(partition) != row:
+                raise self._fenced(f"another member has partition {partition} by now")
 
     def _fenced(self, why: str) -> FencedError:
         return FencedError(
@@ -135,9 +135,9 @@ class PartitionHolder:
             group=self._group.id,
         )
 
-    def _who_has(self, one: TopicPartition) -> str:
+    def _who_has(self, partition: TopicPartition) -> str:
         rows = self._group.file.state.rows
-        row = rows.get(one)
+        row = rows.get(partition)
         if row is None and len(rows) >= ROWS_MAX:
             return f"members have {ROWS_MAX} others, which is the most"
         if row is None or not self._slots.is_held(row.number):

@@ -44,15 +44,15 @@ class Liveness:
         taken = {*self._slots.held_rows(), *self._slots.rows}
         now, since = self._files.monotonic(), self._free_since
         self._free_since = {}
-        found = set()
-        for one, member in state.assigned().items():
-            row = state.rows.get(one)
+        idle_ids = set()
+        for partition, member in state.assigned().items():
+            row = state.rows.get(partition)
             if member.id == own or row is None or row.number in taken:
                 continue
-            began = self._free_since[one] = since.get(one, now)
+            began = self._free_since[partition] = since.get(partition, now)
             if now - began >= _IDLE_S and not member.is_idle:
-                found.add(member.id)
-        return frozenset(found)
+                idle_ids.add(member.id)
+        return frozenset(idle_ids)
 
     def forget_free(self) -> None:
         """Count from now on: a new generation has begun."""
@@ -74,7 +74,7 @@ class Liveness:
         if now - self._stuck_checked < _STUCK_CHECK_S:
             return frozenset()
         self._stuck_checked = now
-        at_ms, found = clock_ms(self._files), set()
+        at_ms, stuck_ids = clock_ms(self._files), set()
         for member in state.members:
             if member.id == own:
                 continue
@@ -85,7 +85,7 @@ class Liveness:
             elif not self._slots.is_alive(member.slot):
                 continue  # it has ended, and the next generation is without it
             elif self._evicts:
-                found.add(member.id)
+                stuck_ids.add(member.id)
             elif member.slot not in self._reported:
                 self._reported.add(member.slot)
                 logger.warning(
@@ -95,27 +95,29 @@ class Liveness:
                     info.process.pid,
                     stuck_ms + info.interval_ms,
                 )
-        return frozenset(found)
+        return frozenset(stuck_ids)
 
     def ended(self, state: GroupState, own: str) -> frozenset[str]:
         """The members, but for `own`, that live no more."""
         alive = set(self._slots.members())
         # The slot of one that has ended may be the own one now.
         return frozenset(
-            one.id for one in state.members if one.id != own and one.slot not in alive
+            member.id
+            for member in state.members
+            if member.id != own and member.slot not in alive
         )
 
     def evicted(self, state: GroupState, stuck: Collection[str]) -> list[Member]:
         """The members of `stuck` that are still stuck, to be thrown out now, with the
         mutex; each is logged."""
-        at_ms, found = clock_ms(self._files), []
+        at_ms, evicted_members = clock_ms(self._files), []
         for member in state.members:
             if member.id not in stuck:
                 continue
             info = self._slots.info(member.slot)
             stuck_ms = info.stuck_ms(at_ms)
             if stuck_ms is not None:
-                found.append(member)
+                evicted_members.append(member)
                 logger.warning(
                     "group %s: process %d is thrown out: it has not polled for %d ms "
                     "(on_stuck='evict')",
@@ -123,4 +125,4 @@ class Liveness:
                     info.process.pid,
                     stuck_ms + info.interval_ms,
                 )
-        return found
+        return evicted_members

@@ -105,7 +105,7 @@ class Membership:
         has ended stays free as long as the file has that member, which would seem to
         live."""
         slots, state = self.group.slots, self.group.file.state
-        named = {one.slot for one in state.members}
+        named = {member.slot for member in state.members}
         slot = slots.join(self._interval_ms, named)
         if slot is None and named and named.isdisjoint(slots.members()):
             self.group.append(state=self._planner.next(state, ()))
@@ -159,9 +159,11 @@ class Membership:
         ended = self.liveness.ended(state, self.holder.id)
         evicted = self.liveness.evicted(state, stuck - ended)
         members = {
-            one.id: dataclasses.replace(one, is_idle=one.is_idle or one.id in idle)
-            for one in state.members
-            if one.id not in ended and one not in evicted
+            member.id: dataclasses.replace(
+                member, is_idle=member.is_idle or member.id in idle
+            )
+            for member in state.members
+            if member.id not in ended and member not in evicted
         }
         me = members.get(self.holder.id)
         if me is None:
@@ -171,7 +173,7 @@ class Membership:
         members[me.id] = dataclasses.replace(
             me, topics=self._wanted.topics, pattern=self._wanted.pattern, is_idle=False
         )
-        fenced = {one.slot for one in evicted}
+        fenced = {member.slot for member in evicted}
         new = self._planner.next(state, tuple(members.values()), fenced)
         self.holder.id = me.id
         if new is not None:
@@ -215,12 +217,18 @@ class Membership:
         state, held = self.group.file.state, self.holder.held
         me = state.member(self.holder.id)
         missing = (
-            [] if me is None else [one for one in me.partitions if one not in held]
+            []
+            if me is None
+            else [partition for partition in me.partitions if partition not in held]
         )
         if not missing:
             return
         locked = set(self.group.slots.held_rows())
-        rows = [state.rows[one].number for one in missing if one in state.rows]
+        rows = [
+            state.rows[partition].number
+            for partition in missing
+            if partition in state.rows
+        ]
         if not locked.issuperset(rows):
             self.group.try_locked(self._take_held)
 
@@ -232,7 +240,7 @@ class Membership:
 
     def take_alone(self, wanted: Iterable[TopicPartition], topics: Topics) -> None:
         """Take partitions that no member was assigned, if they are free."""
-        ids = {one: topics[one.topic][0] for one in wanted}
+        ids = {partition: topics[partition.topic][0] for partition in wanted}
 
         def take() -> None:
             self._take_slot()
@@ -259,7 +267,7 @@ class Membership:
             SyncFailedError: it is committed, and may be lost in a power failure.
         """
         group, holder = self.group, self.holder
-        keys = [TopicPartition(one.topic, one.partition) for one in commits]
+        keys = [TopicPartition(commit.topic, commit.partition) for commit in commits]
         try:
             holder.check_holds(keys)
             is_plain = self._in_way(way) is None
@@ -343,5 +351,5 @@ class Membership:
         if state.member(own) is None:
             return
         gone = {own, *self.liveness.ended(state, own)}
-        members = [one for one in state.members if one.id not in gone]
+        members = [member for member in state.members if member.id not in gone]
         self.group.append(state=self._planner.next(state, members))

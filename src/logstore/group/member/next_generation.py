@@ -66,7 +66,9 @@ def universe(group: str, now: Topics, members: Iterable[Member]) -> Topics:
             Python's member would find other topics by it.
     """
     wanted: set[str] = set()
-    asked = {(one.topics, one.pattern): one.id for one in members}
+    asked = {
+        (subscriber.topics, subscriber.pattern): subscriber.id for subscriber in members
+    }
     for (topics, pattern), member in asked.items():
         try:
             wanted |= MemberSubscription(topics, pattern).of(now)
@@ -120,9 +122,9 @@ def alone_rows(
 
     def missing(rows: Mapping[TopicPartition, AssignmentRow]) -> list[TopicPartition]:
         return [
-            one
-            for one, topic_id in wanted.items()
-            if one not in rows or rows[one].topic_id != topic_id
+            partition
+            for partition, topic_id in wanted.items()
+            if partition not in rows or rows[partition].topic_id != topic_id
         ]
 
     if not missing(state.rows):
@@ -132,22 +134,28 @@ def alone_rows(
     is_distributed = any(member.slot in alive for member in state.members)
     topics = state.topics if is_distributed else {}
     rows = {
-        one: row
-        for one, row in state.rows.items()
-        if row.number in held or one.partition in topics.get(one.topic, ())
+        partition: row
+        for partition, row in state.rows.items()
+        if row.number in held or partition.partition in topics.get(partition.topic, ())
     }
     free = _free_rows({row.number for row in rows.values()} | held)
     new = zip(missing(rows), free, strict=False)
-    return {**rows, **{one: AssignmentRow(number, wanted[one]) for one, number in new}}
+    return {
+        **rows,
+        **{
+            partition: AssignmentRow(number, wanted[partition])
+            for partition, number in new
+        },
+    }
 
 
 def _with_rows(topics: Topics, rows: Mapping[TopicPartition, AssignmentRow]) -> Topics:
     """The topics with the partitions that have a row, and no others."""
-    found = {
+    kept_topics = {
         name: (topic_id, tuple(n for n in numbers if TopicPartition(name, n) in rows))
         for name, (topic_id, numbers) in topics.items()
     }
-    return {name: topic for name, topic in found.items() if topic[1]}
+    return {name: topic for name, topic in kept_topics.items() if topic[1]}
 
 
 def next_rows(
@@ -171,9 +179,9 @@ def next_rows(
     locked = set(locks.held_rows())
     rows: dict[TopicPartition, AssignmentRow] = {}
     missing = []
-    for one in _partitions_of(topics):
-        row = state.rows.get(one)
-        topic_id = topics[one.topic][0]
+    for partition in _partitions_of(topics):
+        row = state.rows.get(partition)
+        topic_id = topics[partition.topic][0]
         is_fenced = (
             row is not None
             and bool(fenced)
@@ -181,16 +189,16 @@ def next_rows(
             and locks.holder(row.number) in fenced
         )
         if row is not None and row.topic_id == topic_id and not is_fenced:
-            rows[one] = row
+            rows[partition] = row
         else:
-            missing.append((one, topic_id))
-    for one, row in state.rows.items():
+            missing.append((partition, topic_id))
+    for partition, row in state.rows.items():
         is_held = row.number in locked or row.number in mine
-        if is_held and one.topic not in topics:
-            rows[one] = row
+        if is_held and partition.topic not in topics:
+            rows[partition] = row
     free = iter(_free_rows({row.number for row in rows.values()} | locked | {*mine}))
-    for (one, topic_id), number in zip(missing, free, strict=False):
-        rows[one] = AssignmentRow(number, topic_id)
+    for (partition, topic_id), number in zip(missing, free, strict=False):
+        rows[partition] = AssignmentRow(number, topic_id)
     return rows
 
 
@@ -210,13 +218,13 @@ def _assigned(
     if not members:
         return ()
     locked = set(locks.held_rows())
-    is_left = not all(one.is_idle for one in members)
+    is_left = not all(member.is_idle for member in members)
     kept: dict[str, tuple[TopicPartition, ...]] = {}
-    for one in members:
-        if one.is_idle and is_left:
-            kept[one.id] = tuple(
+    for holder in members:
+        if holder.is_idle and is_left:
+            kept[holder.id] = tuple(
                 partition
-                for partition in one.partitions
+                for partition in holder.partitions
                 if partition in rows and rows[partition].number in locked
             )
     fixed = {partition for has in kept.values() for partition in has}
@@ -226,16 +234,19 @@ def _assigned(
     }
     subscriptions = [
         GroupSubscription(
-            one.id,
-            MemberSubscription(one.topics, one.pattern).of(topics),
-            one.partitions,
-            one.instance,
+            member.id,
+            MemberSubscription(member.topics, member.pattern).of(topics),
+            member.partitions,
+            member.instance,
         )
-        for one in members
-        if one.id not in kept
+        for member in members
+        if member.id not in kept
     ]
-    found = checked_assignment(assignor, subscriptions, left) | kept
-    return tuple(dataclasses.replace(one, partitions=found[one.id]) for one in members)
+    assignment = checked_assignment(assignor, subscriptions, left) | kept
+    return tuple(
+        dataclasses.replace(member, partitions=assignment[member.id])
+        for member in members
+    )
 
 
 class GenerationPlanner:
@@ -269,9 +280,9 @@ class GenerationPlanner:
         the generation of `state` began."""
         topics = universe(self._group, self.topics_now(), state.members)
         return _numbers_of(topics) != state.topics or any(
-            state.rows[one].topic_id != topics[one.topic][0]
-            for one in _partitions_of(topics)
-            if one in state.rows
+            state.rows[partition].topic_id != topics[partition.topic][0]
+            for partition in _partitions_of(topics)
+            if partition in state.rows
         )
 
     def next(
@@ -299,7 +310,10 @@ class GenerationPlanner:
         if (
             tuple(members) == state.members
             and _numbers_of(topics) == state.topics
-            and all(state.rows.get(one) == rows[one] for one in _partitions_of(topics))
+            and all(
+                state.rows.get(partition) == rows[partition]
+                for partition in _partitions_of(topics)
+            )
         ):
             return None
         return dataclasses.replace(

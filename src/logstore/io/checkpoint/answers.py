@@ -72,10 +72,10 @@ def plain_answer(content: bytes) -> Answer | None:
     """The answer to an append to one partition, from its bytes; None: it is another
     one, which `answer_of` reads. To parse it as JSON costs more than the rest of a
     request."""
-    found = _PLAIN.fullmatch(content)
-    if found is None:
+    match = _PLAIN.fullmatch(content)
+    if match is None:
         return None
-    name, number, begin, end, records = found.groups()
+    name, number, begin, end, records = match.groups()
     topic = name.decode("ascii")
     try:
         layout.check_topic_name(topic)
@@ -127,7 +127,7 @@ def _answer_of(value: dict[str, Any]) -> Answer:
 
 
 def _text(value: dict[str, Any], name: str) -> str:
-    found = value[name]
-    if not isinstance(found, str):
+    text = value[name]
+    if not isinstance(text, str):
         raise ValueError(f"{name} is no text")
-    return found
+    return text

@@ -52,7 +52,9 @@ class CleanerCheckpoint:
         """Partitions are about to be cut at these offsets: what is appended from there
         on is not compacted. Others do not change. Raises: as `set`."""
         before = self.read()
-        after = {key: min(at, ends.get(key, at)) for key, at in before.items()}
+        after = {
+            key: min(offset, ends.get(key, offset)) for key, offset in before.items()
+        }
         if after != before:
             self._write(after)
 
@@ -60,7 +62,7 @@ class CleanerCheckpoint:
         """Partitions are about to be deleted. Raises: as `set`."""
         offsets, gone = self.read(), set(keys)
         if offsets.keys() & gone:
-            kept = {key: at for key, at in offsets.items() if key not in gone}
+            kept = {key: offset for key, offset in offsets.items() if key not in gone}
             self._write(kept)
 
     def _write(self, offsets: dict[TopicPartition, int]) -> None:

@@ -71,7 +71,7 @@ class Cuts(NamedTuple):
         Raises:
             ValueError: they break the invariant.
         """
-        cuts = tuple((at, offset) for at, offset in rows)
+        cuts = tuple((cut_serial, offset) for cut_serial, offset in rows)
         ats, offsets = [row[0] for row in cuts], [row[1] for row in cuts]
         if ats != sorted(set(ats)) or offsets != sorted(set(offsets)):
             raise ValueError("cuts do not rise")
@@ -104,7 +104,7 @@ class Cuts(NamedTuple):
             returns.discard(rows[1][0])
             rows[:2] = [(rows[1][0], rows[0][1])]
             is_merged = True
-        kept = tuple(at for at, _ in rows if at in returns)
+        kept = tuple(cut_serial for cut_serial, _ in rows if cut_serial in returns)
         return Cuts(serial, tuple(rows), kept, is_merged)
 
     def lowest_since(self, serial: int) -> int:
@@ -115,23 +115,28 @@ class Cuts(NamedTuple):
             return NO_CUT
         if serial > self.serial:
             return 0
-        return next(offset for at, offset in self.rows if at > serial)
+        return next(offset for cut_serial, offset in self.rows if cut_serial > serial)
 
     def lowest_removal_since(self, serial: int) -> int:
         """The lowest offset that logstore itself has cut to after the cut of `serial`;
         `NO_CUT` if it has not."""
         removals = (row for row in self.rows if row[0] not in self.returns)
-        return next((offset for at, offset in removals if at > serial), NO_CUT)
+        return next(
+            (offset for cut_serial, offset in removals if cut_serial > serial), NO_CUT
+        )
 
     def has_return_since(self, serial: int) -> bool:
         """Whether logstore took the log back from another program after the cut of
         `serial`."""
-        return any(at > serial for at in self.returns)
+        return any(cut_serial > serial for cut_serial in self.returns)
 
     def lowest_from(self, time_ms: int) -> int:
         """The lowest offset that was cut to at a time, in Unix ms, or later; `NO_CUT`
         if nothing was. A cut that the clock cannot have seen counts as a later one."""
-        return next((offset for at, offset in self.rows if at >= time_ms), NO_CUT)
+        return next(
+            (offset for cut_serial, offset in self.rows if cut_serial >= time_ms),
+            NO_CUT,
+        )
 
     def is_known_since(self, serial: int) -> bool:
         """Whether `lowest_since` is exact and not only a bound: no cuts after that

@@ -140,14 +140,21 @@ def split_entries(data: bytes) -> tuple[list[bytes], FileEnd]:
             # As earlier versions did, accept a file without its last line end.
             stop = len(data) if not bodies else begin
         body = data[begin:stop]
-        found = _checksum(body, checksum, pos)
-        if data[pos : stop + 1] not in (_entry(body, found), _entry(body, found)[:-1]):
+        expected_checksum = _checksum(body, checksum, pos)
+        if data[pos : stop + 1] not in (
+            _entry(body, expected_checksum),
+            _entry(body, expected_checksum)[:-1],
+        ):
             if not bodies or _is_followed(data, pos, checksum):
                 raise ValueError("its checksum differs")
             break
         sealed = (pos, checksum) if body == _SEAL else None
         bodies.append(body)
-        pos, checksum, first = min(stop + 1, len(data)), found, first or stop + 1
+        pos, checksum, first = (
+            min(stop + 1, len(data)),
+            expected_checksum,
+            first or stop + 1,
+        )
     if sealed is not None and len(bodies) > 1:
         # It may be overwritten by the next entry.
         bodies.pop()

@@ -79,9 +79,11 @@ class LeaderEpochs:
 
     def _from(self, start: int) -> _Rows:
         """The epochs from an offset on; the epoch of the offset itself is the first."""
-        at = max((at for at, row in enumerate(self.rows) if row[1] <= start), default=0)
-        epoch, first = self.rows[at]
-        return ((epoch, max(first, start)), *self.rows[at + 1 :])
+        slot = max(
+            (index for index, row in enumerate(self.rows) if row[1] <= start), default=0
+        )
+        epoch, first = self.rows[slot]
+        return ((epoch, max(first, start)), *self.rows[slot + 1 :])
 
 
 def _cache_key(directory: Directory) -> object:

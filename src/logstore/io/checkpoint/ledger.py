@@ -62,8 +62,8 @@ class LedgerEntry(NamedTuple):
         not remembered."""
         if number > self.sequence:
             return None
-        for one, spans in self.calls:
-            if one == number:
+        for sequence, spans in self.calls:
+            if sequence == number:
                 return {
                     TopicPartition(topic, partition): range(first, end)
                     for topic, partition, first, end in spans

@@ -53,12 +53,12 @@ class LogTail(NamedTuple):
         try:
             with directory.opened(segment_file(base_offset, LOG)) as fd:
                 for _ in range(_WALK_MAX):
-                    found = _read(directory, fd, position)
-                    if found is None or found[1] > size:
+                    batch = _read(directory, fd, position)
+                    if batch is None or batch[1] > size:
                         return None
-                    if found[1] == size:
-                        return found[0]
-                    position = found[1]
+                    if batch[1] == size:
+                        return batch[0]
+                    position = batch[1]
         except (OSError, LogStoreError):
             return None
         return None
@@ -71,11 +71,11 @@ class LogTail(NamedTuple):
         """
         try:
             with directory.opened(segment_file(base_offset, LOG)) as fd:
-                found = _read(directory, fd, self.position)
+                batch = _read(directory, fd, self.position)
                 size = directory.files.size(fd)
         except FileNotFoundError:
             return False
-        return found is not None and found[0] == self and found[1] <= size
+        return batch is not None and batch[0] == self and batch[1] <= size
 
 
 def _read(directory: Directory, fd: int, position: int) -> tuple[LogTail, int] | None:

@@ -255,7 +255,7 @@ class Ownership:
             there = self._lines(name)
             if gone.isdisjoint(there):
                 continue
-            left = {key: at for key, at in there.items() if key not in gone}
+            left = {key: offset for key, offset in there.items() if key not in gone}
             if name == layout.RECOVERY_CHECKPOINT:
                 self.move_points(left)
             else:
@@ -422,7 +422,9 @@ class Ownership:
     ) -> bool:
         """Whether an owner file is of a store that is not clean, of this epoch and this
         run of the machine, and has these fingerprints among its own."""
-        is_known = all(one in owner.fingerprints for one in fingerprints)
+        is_known = all(
+            fingerprint in owner.fingerprints for fingerprint in fingerprints
+        )
         is_same_run = owner.boot == self._boot()
         is_now = owner.store_epoch == self.store_epoch and is_same_run
         return not owner.clean and is_now and is_known
@@ -440,7 +442,9 @@ class Ownership:
             before = checkpoints.read_offsets(self._root, layout.HIGH_WATERMARKS)
         except CorruptCheckpointError:
             return
-        after = {key: min(at, kept.get(key, at)) for key, at in before.items()}
+        after = {
+            key: min(offset, kept.get(key, offset)) for key, offset in before.items()
+        }
         if after != before:
             checkpoints.write_offsets(self._root, layout.HIGH_WATERMARKS, after)
 

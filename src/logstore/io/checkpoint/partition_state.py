@@ -143,10 +143,10 @@ class PartitionState:
         Raises:
             CorruptCheckpointError: it is not a valid state file.
         """
-        found = checkpoints.read_growing(directory, PARTITION_STATE)
-        if found is None:
+        stored_state = checkpoints.read_growing(directory, PARTITION_STATE)
+        if stored_state is None:
             return None
-        value, file_end = found
+        value, file_end = stored_state
         is_damaged = value["version"] == checkpoints.DAMAGED_VERSION
         if is_damaged and "active" not in value:
             return None  # it only has the version
@@ -210,10 +210,12 @@ class StateGrowth(NamedTuple):
             OSError: as the system gives it.
         """
         try:
-            found = checkpoints.read_changes(directory, PARTITION_STATE, end, size)
-            if found is None:
+            appended_entries = checkpoints.read_changes(
+                directory, PARTITION_STATE, end, size
+            )
+            if appended_entries is None:
                 return None
-            changes, file_end = found
+            changes, file_end = appended_entries
             if not changes or any(c.keys() != _CHANGE_FIELDS for c in changes):
                 return None
             rows = [row for change in changes for row in change["sealed"]]
@@ -261,31 +263,31 @@ def _sealed(rows: list[Any]) -> list[SealedRow]:
     sealed = []
     above = 0
     for row in rows:
-        base, size, next_offset, largest, at, digest = row
+        base, size, next_offset, largest, largest_offset, digest = row
         # All in one expression: a reader takes this for each segment after a roll.
         is_valid = (
             {*map(type, row)} == _INTEGERS
             and above <= base <= next_offset <= OFFSET_MAX
             and 0 <= size <= OFFSET_MAX
             and _INT64_MIN <= largest <= OFFSET_MAX
-            and -1 <= at <= OFFSET_MAX
+            and -1 <= largest_offset <= OFFSET_MAX
             and STALE_DIGEST <= digest <= OFFSET_MAX
         )
         if not is_valid:
             _check_row(row, above)
         above = base + 1
-        sealed.append((base, size, next_offset, largest, at, digest))
+        sealed.append((base, size, next_offset, largest, largest_offset, digest))
     return sealed
 
 
 def _check_row(row: list[Any], above: int) -> None:
     """Raise the error of a row whose base offset must be `above` or more."""
-    base, size, next_offset, largest, at, digest = row
+    base, size, next_offset, largest, largest_offset, digest = row
     _int64("base offset", base, above)
     _int64("size", size, 0)
     _int64("next offset", next_offset, base)
     _int64("largest timestamp", largest, _INT64_MIN)
-    _int64("its offset", at, -1)
+    _int64("its offset", largest_offset, -1)
     _int64("digest", digest, STALE_DIGEST)
 
 
@@ -293,8 +295,11 @@ def _cuts(
     serial: object, rows: Iterable[Any], returns: Iterable[Any], is_merged: object
 ) -> Cuts:
     """The cuts of a log. Invariant: that of `Cuts`."""
-    kept = [_int64("serial of a return", at, 1) for at in returns]
-    cuts = [(_int64("serial of a cut", at, 1), offset) for at, offset in rows]
+    kept = [_int64("serial of a return", return_serial, 1) for return_serial in returns]
+    cuts = [
+        (_int64("serial of a cut", cut_serial, 1), offset)
+        for cut_serial, offset in rows
+    ]
     for _, offset in cuts:
         _int64("offset of a cut", offset, 0)
     return Cuts.from_rows(
@@ -400,8 +405,8 @@ class PartitionMetadata:
         """The row of the state for a sealed segment."""
         sealed = () if self.state is None else self.state.sealed
         slot = bisect.bisect_left(sealed, base, key=lambda row: row[0])
-        found = slot < len(sealed) and sealed[slot][0] == base
-        return sealed[slot] if found else None
+        is_known = slot < len(sealed) and sealed[slot][0] == base
+        return sealed[slot] if is_known else None
 
     @property
     def is_written(self) -> bool:

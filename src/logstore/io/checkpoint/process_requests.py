@@ -112,14 +112,14 @@ def remove_leftovers(root: Directory, names: Iterable[str], before_ms: int) -> N
         with contextlib.suppress(FileNotFoundError):
             if root.stat(name).mtime_ns < before_ms * 1_000_000:
                 temporary = f"{layout.PROCESS_PREFIX}{unique}.tmp"
-                for one in (temporary, name):
-                    root.unlink(one, missing_ok=True)
+                for leftover in (temporary, name):
+                    root.unlink(leftover, missing_ok=True)
 
 
 def process_of(name: str) -> str | None:
     """The id of the process whose requests are in a file; None: another file."""
-    found = _NAME.fullmatch(name)
-    return None if found is None else found[1]
+    match = _NAME.fullmatch(name)
+    return None if match is None else match[1]
 
 
 def _checksum(number: int, content: bytes) -> int:
@@ -285,8 +285,8 @@ class ProcessFile:
         # Most looks find that of an earlier request.
         if _NUMBER.unpack_from(data)[0] != slot.number:
             return None
-        found = _answered(files, fd, place, bytes(data))
-        return None if found is None else found[1]
+        numbered_answer = _answered(files, fd, place, bytes(data))
+        return None if numbered_answer is None else numbered_answer[1]
 
     def withdraw(self, slot: Slot, may_be_done: Callable[[], bool]) -> bool:
         """Take a request back, which then will never be carried out; False: the owner
@@ -489,8 +489,10 @@ class ServedProcess:
         slots = _read(files, fd, SLOTS * _ANSWER_SLOT, 0)
         for place in range(SLOTS):
             begin = place * _ANSWER_SLOT
-            one = _answered(files, fd, place, slots[begin : begin + _ANSWER_SLOT])
-            done.append(0 if one is None else one[0])
+            numbered_answer = _answered(
+                files, fd, place, slots[begin : begin + _ANSWER_SLOT]
+            )
+            done.append(0 if numbered_answer is None else numbered_answer[0])
         return done
 
     @property
@@ -522,21 +524,21 @@ class ServedProcess:
         """
         data = _read(self._files, self._file.fd, _AHEAD_BYTES, _SLOTS_POS)
         # Of the table and then the ring: a process writes in the other order.
-        found = []
+        requests = []
         table = data[:_TABLE_BYTES].ljust(_TABLE_BYTES, b"\0")
         newer = map(operator.gt, _NUMBERS.unpack(table)[::4], self._done)
         for index in itertools.compress(range(SLOTS), newer):
             begin = index * _SLOT.size
             number, pos, size, state, checksum = _SLOT.unpack_from(table, begin)
             if state == _WAITS and number % SLOTS == index:
-                row, at = (
+                row, ahead_pos = (
                     table[begin : begin + _SLOT.size],
                     _RING_POS - _SLOTS_POS + pos,
                 )
-                ahead = data[at : at + size]
+                ahead = data[ahead_pos : ahead_pos + size]
                 slot = Slot(number, pos, size)
-                found.append(WaitingRequest(slot, checksum, row, ahead))
-        return sorted(found) if len(found) > 1 else found
+                requests.append(WaitingRequest(slot, checksum, row, ahead))
+        return sorted(requests) if len(requests) > 1 else requests
 
     def take(self, requests_max: int, bytes_max: int) -> list[TakenRequest]:
         """Take waiting requests, in the order of their numbers: up to `requests_max`,
@@ -545,24 +547,24 @@ class ServedProcess:
         Raises:
             OSError: the file cannot be read.
         """
-        found: list[TakenRequest] = []
+        taken_requests: list[TakenRequest] = []
         waiting = self.waiting()
         self.has_more = self.is_blocked = False
-        for one in waiting[:requests_max]:
-            slot = one.slot
+        for request in waiting[:requests_max]:
+            slot = request.slot
             bytes_max -= slot.size
-            if found and bytes_max < 0:
+            if taken_requests and bytes_max < 0:
                 break
-            content = self._content(one)
+            content = self._content(request)
             # Its place in the ring is its own as long as its row is in the table.
-            is_taken = self._take(slot, one.row)
+            is_taken = self._take(slot, request.row)
             if is_taken is None:
                 self.is_blocked = True
                 break
             if is_taken:
-                found.append(TakenRequest(slot, content))
-        self.has_more = len(found) < len(waiting) and not self.is_blocked
-        return found
+                taken_requests.append(TakenRequest(slot, content))
+        self.has_more = len(taken_requests) < len(waiting) and not self.is_blocked
+        return taken_requests
 
     def _take(self, slot: Slot, row: bytes) -> bool | None:
         """Take a request: lock its byte, and look whether it was not withdrawn before.
@@ -580,15 +582,15 @@ class ServedProcess:
             raise error
         return False if done else None
 
-    def _content(self, one: WaitingRequest) -> bytes | None:
-        slot, content = one.slot, one.ahead
+    def _content(self, request: WaitingRequest) -> bytes | None:
+        slot, content = request.slot, request.ahead
         if slot.size > REQUEST_BYTES_MAX or slot.pos > RING_BYTES - slot.size:
             return None
         if len(content) < slot.size:
             fd = self._file.fd
             content = _read(self._files, fd, slot.size, _RING_POS + slot.pos)
         is_whole = len(content) == slot.size
-        is_whole = is_whole and one.checksum == _checksum(slot.number, content)
+        is_whole = is_whole and request.checksum == _checksum(slot.number, content)
         return content if is_whole else None
 
     def answer(self, slot: Slot, content: bytes) -> None:

@@ -63,7 +63,10 @@ def take_over(root: Directory, name: str) -> NamedProducer:
     else:
         after = NamedProducer(0, (_new_id(), *before.ids))
     names[name] = after
-    rows = [[one, row.epoch, list(row.ids)] for one, row in names.items()]
+    rows = [
+        [producer_name, row.epoch, list(row.ids)]
+        for producer_name, row in names.items()
+    ]
     checkpoints.write_state(root, layout.PRODUCERS, {"producers": rows})
     return after
 

@@ -240,14 +240,14 @@ class Publications:
         stamp = root.stamp(layout.PUBLICATION)
         if stamp is None:
             return None
-        found = None
+        appended_entries = None
         if seen is not None and stamp[0] == seen.stamp[0]:
             # The entries since: each is valid after the same bytes only.
-            found = checkpoints.read_changes(
+            appended_entries = checkpoints.read_changes(
                 root, layout.PUBLICATION, seen.end, stamp[-1], check_journal
             )
-        if found is not None and seen is not None:
-            (later, end), before = found, seen.journal
+        if appended_entries is not None and seen is not None:
+            (later, end), before = appended_entries, seen.journal
         else:
             read = checkpoints.read_entries(root, layout.PUBLICATION, check_journal)
             if read is None:
@@ -321,7 +321,7 @@ class Publications:
         """Map each identity in the journal to the sequence of its last publication and
         the ends of the logs that got its records; perhaps of others, too. A log
         that was cut or deleted since is not named. Raises: as `journal`."""
-        found: dict[str, tuple[int, dict[TopicPartition, int]]] = {}
+        last_ends: dict[str, tuple[int, dict[TopicPartition, int]]] = {}
         read = checkpoints.read_entries(self._root, layout.PUBLICATION, check_journal)
         entries, end = read or ([], None)
         if end is not None and entries[1:] and _is_pending(entries[-1], end):
@@ -333,12 +333,12 @@ class Publications:
                 if base is not None
             }
             for identity, *fields in entry["changes"]:
-                before = found.pop(identity, None)
+                before = last_ends.pop(identity, None)
                 if fields and before is not None and before[0] == fields[0]:
-                    found[identity] = before  # it was pinned, or asked for again
+                    last_ends[identity] = before  # it was pinned, or asked for again
                 elif fields:
-                    found[identity] = fields[0], ends
-        return found
+                    last_ends[identity] = fields[0], ends
+        return last_ends
 
     def published(self) -> dict[str, LedgerEntry]:
         """The last publication of each identity; the most recent one comes last. One

@@ -303,8 +303,8 @@ def _check_producers(value: dict[str, Any]) -> None:
         integer("epoch", epoch, 0, EPOCH_MAX)
         if not _list("ids", ids):
             raise ValueError("a producer has no id")
-        for one in ids:
-            integer("id", one, 0, OFFSET_MAX)
+        for producer_id in ids:
+            integer("id", producer_id, 0, OFFSET_MAX)
 
 
 def _list(name: str, value: Any, size: int | None = None) -> list[Any]:

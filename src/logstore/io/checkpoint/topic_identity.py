@@ -150,10 +150,10 @@ def kafka_id_of(directory: Directory) -> str:
         if error.errno in NOT_A_FILE:
             return ""
         raise
-    found = _KAFKA_ID.search(data)
-    if found is None:
+    match = _KAFKA_ID.search(data)
+    if match is None:
         return ""
-    topic_id = base64.urlsafe_b64decode(found[1] + b"==").hex()
+    topic_id = base64.urlsafe_b64decode(match[1] + b"==").hex()
     return "" if topic_id == _NO_ID else topic_id
 
 

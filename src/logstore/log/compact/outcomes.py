@@ -202,9 +202,9 @@ def survey_log(
     """
     survey = ProducerSurvey()
     for segment in segments:
-        for n, found, buffer_bytes in _headers(segment):
+        for n, headers, buffer_bytes in _headers(segment):
             survey.memory_bytes = max(survey.memory_bytes, buffer_bytes)
-            for header, marker in found:
+            for header, marker in headers:
                 if header.base_offset < end:
                     survey.take(header, marker)
             yield n
@@ -223,7 +223,7 @@ def _headers(
         end=segment.size,  # it may grow meanwhile, or be cut
     )
     while walk.read():
-        found: list[tuple[native.BatchHeader, int | None]] = []
+        headers: list[tuple[native.BatchHeader, int | None]] = []
         stop = native.STOP_FULL
         while stop == native.STOP_FULL:
             scan = native.scan_producers(
@@ -233,15 +233,15 @@ def _headers(
                 last_offset=walk.last_offset,
                 checks=segment.checks,
             )
-            before, at = walk.last_offset, walk.at
+            before, position = walk.last_offset, walk.at
             segment.check_end(
-                scan.last_offset, walk.buffer, walk.n, at, walk.pos, before
+                scan.last_offset, walk.buffer, walk.n, position, walk.pos, before
             )
             for header in scan.headers:
-                found.append((header, _marker_type(segment, header, walk)))
+                headers.append((header, _marker_type(segment, header, walk)))
             stop = scan.stop
             walk.take(scan)
-        yield walk.n, found, walk.buffer.capacity
+        yield walk.n, headers, walk.buffer.capacity
 
 
 def _marker_type(

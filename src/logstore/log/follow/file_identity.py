@@ -79,7 +79,7 @@ class LogEnd(NamedTuple):
         first = min(places)
         if size - first <= _LAST_BYTES_MAX:
             return [(first, size - first)]
-        return [(at, min(_LAST_BYTES, size - at)) for at in places]
+        return [(position, min(_LAST_BYTES, size - position)) for position in places]
 
 
 def _read(segment: Segment, pos: int, length: int) -> bytes:
@@ -196,7 +196,9 @@ class LogFiles:
         contents: tuple[tuple[int, bytes], ...] = ()
         with contextlib.suppress(OSError, CorruptRecordError):
             # Through the file that was read, which is open already.
-            contents = tuple((at, _read(last, at, length)) for at, length in pieces)
+            contents = tuple(
+                (position, _read(last, position, length)) for position, length in pieces
+            )
         self.add_end(last, contents)
 
     def add_end(self, last: Segment, pieces: tuple[tuple[int, bytes], ...]) -> None:
@@ -221,10 +223,10 @@ class LogFiles:
         """The bytes of a file at some (position, length)."""
         contents = []
         with self._directory.opened(name) as fd:
-            for at, length in pieces:
+            for position, length in pieces:
                 data = bytearray(length)
-                n = self._directory.files.read(fd, data, at) if length else 0
-                contents.append((at, bytes(data[:n])))
+                n = self._directory.files.read(fd, data, position) if length else 0
+                contents.append((position, bytes(data[:n])))
         return tuple(contents)
 
     def _stands(self, end: LogEnd) -> bool:
@@ -232,7 +234,7 @@ class LogFiles:
         if not end.pieces:
             return False
         try:
-            ranges = [(at, len(data)) for at, data in end.pieces]
+            ranges = [(position, len(data)) for position, data in end.pieces]
             return self._bytes_at(end.name, ranges) == end.pieces
         except FileNotFoundError:
             return False
@@ -278,8 +280,10 @@ class LogFiles:
             return False
         if stamp.size < before.size:
             return False
-        at, data = self._damage
-        return self._bytes_at(last.file.name(LOG), [(at, len(data))]) == (self._damage,)
+        position, data = self._damage
+        return self._bytes_at(last.file.name(LOG), [(position, len(data))]) == (
+            self._damage,
+        )
 
     def is_unchanged(self, last: Segment, stamp: FileStamp) -> bool:
         """Whether the last segment is unchanged, except that it may have grown."""
@@ -430,8 +434,8 @@ def last_batch_at(segment: Segment) -> int | None:
     with contextlib.suppress(CorruptRecordError, UnsupportedError, StorageError):
         walk = segment.walk_from(segment.next_offset - 1, native.Buffer(READ_BYTES))
         while walk.read():
-            at, scan = native.last_batch(walk.buffer.c, walk.n)
-            if at >= 0:
-                last = walk.pos + at
+            position, scan = native.last_batch(walk.buffer.c, walk.n)
+            if position >= 0:
+                last = walk.pos + position
             walk.take(scan)
     return last

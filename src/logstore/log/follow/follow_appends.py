@@ -136,7 +136,7 @@ class AppendFollower:
             return None
         if not end.pieces:
             return None
-        first = min(at for at, _ in end.pieces)
+        first = min(position for position, _ in end.pieces)
         length = size - first
         if length > READ_BYTES:
             return None
@@ -144,8 +144,8 @@ class AppendFollower:
         buffer = native.Buffer(length)
         if self._directory.files.read(file.fd, buffer.view, first) != length:
             return None
-        for at, data in end.pieces:
-            if buffer.raw[at - first : at - first + len(data)] != data:
+        for position, data in end.pieces:
+            if buffer.raw[position - first : position - first + len(data)] != data:
                 return None
         pos, before = last.size - first, loaded.active_state.last_offset
         stop, last_offset, _, _, error, has_wrappers = native.walk_batches(
@@ -183,8 +183,8 @@ class AppendFollower:
         last.max_timestamp = None
         loaded.end_offset = max(loaded.end_offset, tail.end_offset)
         loaded.tail_start, loaded.tail_bytes = last.size, 0
-        at, _ = native.last_batch(data, wanted)
-        header = last.size - wanted + at if at >= 0 else None
+        position, _ = native.last_batch(data, wanted)
+        header = last.size - wanted + position if position >= 0 else None
         begin, raw = last.size - tail.size, tail.buffer.raw
         files.add_end(
             last,

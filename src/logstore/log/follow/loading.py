@@ -90,9 +90,9 @@ class Loader(NamedTuple):
                 if not isinstance(error, OSError):
                     raise
                 raise storage_error(error, "read", self.directory.path) from error
-            found, damage = damage, str(loaded.log.damage or "")
+            earlier_damage, damage = damage, str(loaded.log.damage or "")
             # Behind damage another program may append all the time: it is found again.
-            if is_same and (damage == found or loaded.files.has_last_stayed):
+            if is_same and (damage == earlier_damage or loaded.files.has_last_stayed):
                 break
         _record_damage(loaded)
         return loaded

@@ -171,9 +171,11 @@ class ReadOnlyLog:
                 return None
             known = self._bounds()
         end = known.durable_offset if durable_only else known.end_offset
-        found = ask(known.segments, known.start_offset, end, target)
-        is_same = found is not None and self.is_as_it_was(known.life, known.cuts.serial)
-        return found if is_same else None
+        result = ask(known.segments, known.start_offset, end, target)
+        is_same = result is not None and self.is_as_it_was(
+            known.life, known.cuts.serial
+        )
+        return result if is_same else None
 
     def is_as_it_was(self, life: int, serial: int) -> bool:
         """Whether certainly nothing was cut, and no other log put in the place of this

@@ -59,14 +59,14 @@ def take_growth(
     known, and nothing was changed."""
     digests = {row[0]: row[-1] for row in growth.sealed}
     bases = {*digests, growth.active["base_offset"]}
-    first, found = min(bases), []
+    first, newest_segments = min(bases), []
     for segment in reversed(segments):
         if segment.base_offset < first:
             break
-        found.append(segment)
-    if not bases <= {segment.base_offset for segment in found}:
+        newest_segments.append(segment)
+    if not bases <= {segment.base_offset for segment in newest_segments}:
         return False
-    for segment in found:
+    for segment in newest_segments:
         segment.time_digest = digests.get(segment.base_offset, segment.time_digest)
     loaded.durable_offset = max(loaded.durable_offset, growth.durable_offset)
     return True

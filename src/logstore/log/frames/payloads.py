@@ -63,9 +63,9 @@ class Payloads:
         self._text = pa.string_view() if view else pa.string()
         self.schema = schema_of(names, view)
         for name in self._texts:
-            at = self.schema.get_field_index(name)
-            field = self.schema.field(at).with_type(self._text)
-            self.schema = self.schema.set(at, field)
+            index = self.schema.get_field_index(name)
+            field = self.schema.field(index).with_type(self._text)
+            self.schema = self.schema.set(index, field)
         for name, (kind, _) in self._members.items():
             self.schema = self.schema.append(pa.field(name, kind))
 
@@ -82,9 +82,9 @@ class Payloads:
             arrays.append(_as_text(array, self._text) if name in self._texts else array)
         if self._members:
             values = batch.column("value").to_pylist()
-            found = [_object(value) for value in values]
+            objects = [_object(value) for value in values]
             for name, (kind, of_kind) in self._members.items():
-                column = [of_kind(one.get(name)) for one in found]
+                column = [of_kind(json_object.get(name)) for json_object in objects]
                 arrays.append(pa.array(column, kind))
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
@@ -154,17 +154,17 @@ def nullable_kinds(pandas: Any) -> dict[Any, Any]:
     }
 
 
-def _members(given: Mapping[str, str] | None) -> dict[str, _Kind]:
+def _members(json_types: Mapping[str, str] | None) -> dict[str, _Kind]:
     """The columns of JSON by name."""
-    if given is None:
+    if json_types is None:
         return {}
-    if not isinstance(given, Mapping):
+    if not isinstance(json_types, Mapping):
         raise TypeError(
-            f"json is {type(given).__name__}, not a mapping of names to types, as "
+            f"json is {type(json_types).__name__}, not a mapping of names to types, as "
             f'{{"city": "string"}}'
         )
     members = {}
-    for name, kind in given.items():
+    for name, kind in json_types.items():
         check_kind("json", name, str)
         if name in SCHEMA:
             raise ConfigError(
@@ -192,10 +192,10 @@ def _object(value: bytes | None) -> dict[str, Any]:
     if value is None:
         return _NOTHING
     try:
-        found = _loads(value)
+        json_value = _loads(value)
     except (ValueError, RecursionError):
         return _NOTHING
-    return found if type(found) is dict else _NOTHING
+    return json_value if type(json_value) is dict else _NOTHING
 
 
 def _loads_slowly(value: bytes) -> Any:

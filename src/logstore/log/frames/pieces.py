@@ -139,8 +139,8 @@ def _parts(piece: Piece) -> Sequence[Piece]:
     segment, spread = piece.segment, piece.stop - piece.start
     entries = segment.offset_entries()
     bounds = [piece.start]
-    for at in range(1, count):
-        offset = piece.start + spread * at // count
+    for number in range(1, count):
+        offset = piece.start + spread * number // count
         slot = entries.slot_of(offset - segment.base_offset)
         if slot >= 0:  # an entry has the last offset of its batch
             offset = segment.base_offset + entries.entry(slot)[0] + 1

@@ -51,8 +51,8 @@ def columns_in(expression: Any, schema: Any) -> frozenset[str]:
 def _survivors(expression: Any, schema: Any, guarantees: Sequence[Any]) -> list[int]:
     """The indices of the guarantees that do not contradict a filter."""
     fragments = [
-        _FORMAT.make_fragment(str(at), _FILES, partition_expression=guarantee)
-        for at, guarantee in enumerate(guarantees)
+        _FORMAT.make_fragment(str(index), _FILES, partition_expression=guarantee)
+        for index, guarantee in enumerate(guarantees)
     ]
     dataset = ds.FileSystemDataset(fragments, schema, _FORMAT, _FILES)
     return [int(fragment.path) for fragment in dataset.get_fragments(expression)]
@@ -101,7 +101,9 @@ class Filter:
                     pieces.append(rest)
         if len(pieces) < 2 or self.columns <= {"key", "value", "headers"}:
             return pieces
-        return [pieces[at] for at in self._possible(map(self._rows_of_piece, pieces))]
+        return [
+            pieces[index] for index in self._possible(map(self._rows_of_piece, pieces))
+        ]
 
     def _possible(self, guarantees: Iterable[Any]) -> list[int]:
         """The indices of the guarantees about rows for which the filter can be true."""
@@ -110,7 +112,7 @@ class Filter:
     def _logs(self, logs: Sequence[Log]) -> list[Log]:
         if not self.columns & {"topic", "partition"}:
             return list(logs)
-        return [logs[at] for at in self._possible(map(_rows_of_log, logs))]
+        return [logs[index] for index in self._possible(map(_rows_of_log, logs))]
 
     def _offsets(self, logs: Sequence[Log]) -> tuple[int, int]:
         """The range of offsets for which the filter can be true, in any of the logs."""

@@ -139,10 +139,10 @@ class _Ends:
     def rest(self) -> list[Piece]:
         """The pieces of these logs that are not yet read; the next call is about the
         reads that follow."""
-        found, self._found = self._found, {}
+        ends, self._found = self._found, {}
         return [
             piece
-            for log, reached, wanted in found.values()
+            for log, reached, wanted in ends.values()
             if log.go_on is not None and reached < wanted
             for piece in segments_of(log.go_on(reached))
         ]

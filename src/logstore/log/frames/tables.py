@@ -37,7 +37,8 @@ class Cell(NamedTuple):
 def table(head: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Html:
     """A table; columns of numbers are aligned to the right."""
     numeric = [
-        bool(rows) and all(row[at].is_number for row in rows) for at in range(len(head))
+        bool(rows) and all(row[column].is_number for row in rows)
+        for column in range(len(head))
     ]
     heads = [
         tag("th", name, cls="n" if is_number else None, scope="col")

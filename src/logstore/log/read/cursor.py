@@ -662,12 +662,12 @@ class Route:
     def __init__(
         self,
         segments: tuple[Segment, ...],
-        at: int,
+        index: int,
         end: int,
         place: OffsetPosition | None = None,
     ) -> None:
         self._segments = segments
-        self._at = at
+        self._at = index
         self._place = place
         self.end = end
         self.is_begun = False
@@ -682,8 +682,8 @@ class Route:
 
     def base(self) -> int:
         """The base offset of the first one; the end of the read if none is left."""
-        at, segments = self._at, self._segments
-        return segments[at].base_offset if at < len(segments) else self.end
+        index, segments = self._at, self._segments
+        return segments[index].base_offset if index < len(segments) else self.end
 
     def has_next(self, offset: int) -> bool:
         """Whether records from an offset on may be in the segments left."""

@@ -81,18 +81,22 @@ def _is_behind_wrong(segment: Segment, pos: int, offset: int, limit: int) -> boo
         return False
     before = segment.base_offset - 1
     with contextlib.suppress(CorruptRecordError, UnsupportedError, RecordTooLargeError):
-        found = segment.first_header(pos)
-        first = -1 if found is None else Sound(pos, *found[:2]).least_offset()
+        checked_header = segment.first_header(pos)
+        first = (
+            -1
+            if checked_header is None
+            else Sound(pos, *checked_header[:2]).least_offset()
+        )
         if not before < first <= offset:
             return False
-        for header, buffer, at in segment.headers(checks=0):
-            if at + header.size < pos:
+        for header, buffer, position in segment.headers(checks=0):
+            if position + header.size < pos:
                 before = header.last_offset
                 continue
-            if at + header.size > pos or header.last_offset == first - 1:
+            if position + header.size > pos or header.last_offset == first - 1:
                 return False
             moved = header._replace(last_offset=first - 1)
-            batch = make_batch(segment, moved, buffer, at, limit)
+            batch = make_batch(segment, moved, buffer, position, limit)
             return batch.record_count == first - 1 - before
     return False
 
@@ -119,16 +123,16 @@ def first_hidden(segment: Segment, pos: int, offset: int) -> int:
     """
     if segment.is_contiguous:
         return offset
-    found = segment.first_header(pos)
-    if found is None:
+    checked_header = segment.first_header(pos)
+    if checked_header is None:
         hidden = _passed_over(segment, pos, offset - 1)
         return offset if hidden is None else hidden[0] + 1
-    if found[0].last_offset >= offset:
+    if checked_header[0].last_offset >= offset:
         return offset
-    following = first_at(segment, pos + found[0].size)
+    following = first_at(segment, pos + checked_header[0].size)
     if following is None or following >= offset:
         return offset  # the batch there is the wrong one
-    first = Sound(pos, *found[:2]).least_offset()
+    first = Sound(pos, *checked_header[:2]).least_offset()
     before = segment.base_offset - 1
     with contextlib.suppress(CorruptRecordError, UnsupportedError):
         for header, _, _ in segment.headers(checks=0):
@@ -149,10 +153,13 @@ def check_gap(view: View, offset: int) -> None:
     segment = next(view.from_offset(offset))
     error: Exception | None = None
     with contextlib.suppress(CorruptRecordError, UnsupportedError):
-        found = None if segment.is_contiguous else segment.seek(None, offset)
-        if found is None:
+        located_batch = None if segment.is_contiguous else segment.seek(None, offset)
+        if located_batch is None:
             return
-        pos, last = found[0].pos + found[1].size, found[1].last_offset
+        pos, last = (
+            located_batch[0].pos + located_batch[1].size,
+            located_batch[1].last_offset,
+        )
         if pos >= segment.size or segment.first_header(pos) is not None:
             return
         hidden = _passed_over(segment, pos, last)
@@ -174,8 +181,10 @@ def _passed_over(segment: Segment, pos: int, last: int) -> tuple[int, Sound] | N
 def _has(segment: Segment, place: OffsetPosition, offset: int) -> bool:
     """Whether a batch from a place on has an offset."""
     with contextlib.suppress(CorruptRecordError, UnsupportedError):
-        found = segment.seek(place, offset)
-        first = None if found is None else first_at(segment, found[0].pos)
+        located_batch = segment.seek(place, offset)
+        first = (
+            None if located_batch is None else first_at(segment, located_batch[0].pos)
+        )
         return first is not None and first <= offset
     return False
 
@@ -287,8 +296,8 @@ def first_behind(segment: Segment) -> native.BatchHeader | None:
     whole = Segment.of_file(
         file.directory, file.descriptors, name, segment.base_offset, size
     )
-    found = whole.first_header(segment.size)
-    return None if found is None else found[0]
+    checked_header = whole.first_header(segment.size)
+    return None if checked_header is None else checked_header[0]
 
 
 def check_last(segment: Segment, pos: int, offset: int) -> None:

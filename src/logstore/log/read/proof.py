@@ -47,9 +47,11 @@ def _batch_at(view: View, offset: int) -> _Batch | None:
         return None
     with contextlib.suppress(LogStoreError, OSError, ChangedError):
         for segment in view.from_offset(offset):
-            found = segment.seek(None, offset)
-            if found is not None:
-                return _Batch(view, segment, found[1], offset, found[0].pos)
+            located_batch = segment.seek(None, offset)
+            if located_batch is not None:
+                return _Batch(
+                    view, segment, located_batch[1], offset, located_batch[0].pos
+                )
     return None
 
 
@@ -67,9 +69,9 @@ def _batch_after(batch: _Batch, view: View, offset: int) -> _Batch | None:
         return batch
     place = OffsetPosition(batch.pos + header.size, header.last_offset)
     with contextlib.suppress(LogStoreError, OSError):
-        found = segment.seek(place, offset, _NEAR_READS)
-        if found is not None:
-            place, header = found
+        located_batch = segment.seek(place, offset, _NEAR_READS)
+        if located_batch is not None:
+            place, header = located_batch
             return _Batch(view, segment, header, place.last_offset + 1, place.pos)
     return None
 
@@ -130,18 +132,18 @@ class ProofFinder:
             or not (is_read or view.source.is_as_it_was(view.life, view.cuts.serial))
         ):
             view = now()
-        found: _Batch | None = None
+        batch_below: _Batch | None = None
         if batch is not None and _is_same(batch.view, view):
-            found = _batch_after(batch, view, position - 1)
-        if found is None:
-            found = _batch_at(view, position - 1)
-        self._batch = found
-        return _proof_in(found, position)
+            batch_below = _batch_after(batch, view, position - 1)
+        if batch_below is None:
+            batch_below = _batch_at(view, position - 1)
+        self._batch = batch_below
+        return _proof_in(batch_below, position)
 
 
-def _is_same(one: View, other: View) -> bool:
+def _is_same(view: View, other: View) -> bool:
     """Whether nothing was cut or compacted between two views of a log."""
-    return (one.life, one.cuts.serial, one.compactions) == (
+    return (view.life, view.cuts.serial, view.compactions) == (
         other.life,
         other.cuts.serial,
         other.compactions,
@@ -156,10 +158,10 @@ def disproves(view: View, position: int, proof: int, *, may_be_compacted: bool) 
     Args:
         may_be_compacted: compressed batches of magic 0 and 1 may have lost records.
     """
-    found = _batch_at(view, position - 1)
-    if found is None or found.header.crc == proof:
+    batch = _batch_at(view, position - 1)
+    if batch is None or batch.header.crc == proof:
         return False
-    header = found.header
+    header = batch.header
     if header.magic == _MAGIC_2:
         offsets = header.last_offset - header.base_offset + 1
         is_whole = header.record_count == offsets

@@ -98,8 +98,10 @@ def _damaged(met: Met, first: int, intact: Sound | None, *, is_last: bool) -> Da
     """The damage as the policy, and the caller, see it."""
     next_offset: int | None
     if intact is not None:
-        found = intact.first_offset()
-        next_offset = intact.header.last_offset + 1 if found < 0 else found
+        first_offset = intact.first_offset()
+        next_offset = (
+            intact.header.last_offset + 1 if first_offset < 0 else first_offset
+        )
     else:
         next_offset = None if is_last else met.segment.next_offset
     if next_offset is not None and first >= next_offset:

@@ -88,9 +88,9 @@ def first_offset_at(
         return None  # no record can have it
     timestamp = max(timestamp, TIMESTAMP_MIN)
     segments = view.segments
-    at = max(slot_of(segments, view.start_offset), largest.older(segments, timestamp))
+    slot = max(slot_of(segments, view.start_offset), largest.older(segments, timestamp))
     first: int | None = None
-    for number in range(at, len(segments)):
+    for number in range(slot, len(segments)):
         segment = segments[number]
         if first is not None or segment.base_offset >= view.end_offset:
             break

@@ -90,12 +90,12 @@ class CommittedFilter:
         return not markers[0].aborted
 
     def _read_on(self) -> None:
-        for found, marker in self._ahead:
-            if isinstance(found, Resume):
-                if found.left_out is not None and found.hides_end:
-                    self._hidden.append(found.left_out)
+        for item, marker in self._ahead:
+            if isinstance(item, Resume):
+                if item.left_out is not None and item.hides_end:
+                    self._hidden.append(item.left_out)
             elif marker is not None:
-                waiting = self._markers.setdefault(found.producer_id, deque())
+                waiting = self._markers.setdefault(item.producer_id, deque())
                 waiting.append(marker)
                 return
         self._done = True

@@ -308,11 +308,11 @@ class _Application:
             )
             segment.is_lost = planned.is_lost
             if base in rows:
-                *_, largest, at, digest = rows[base]
+                *_, largest, largest_offset, digest = rows[base]
                 segment.time_digest = digest
                 if largest != UNKNOWN_TIMESTAMP:
                     segment.max_timestamp = largest
-                segment.max_timestamp_offset = at
+                segment.max_timestamp_offset = largest_offset
             elif ReadLog(base) in self.survey.readings:
                 _take_timestamp(segment, self.survey.readings[ReadLog(base)].state)
             segment.time_digest = self.time_digests.get(base, segment.time_digest)

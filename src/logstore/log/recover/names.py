@@ -168,28 +168,32 @@ def interrupted_operations(facts: Facts) -> Operations:
     ends, state = readable(facts.swap_ends), facts.metadata.state
     if ends != facts.swap_ends:
         return Operations(names=facts.names)
-    found = classify(facts.names, ends, facts.metadata.swapping)
+    operations = classify(facts.names, ends, facts.metadata.swapping)
     truncated: tuple[int, int] | None = None
     dropped: tuple[int, ...] = ()
     if state is not None and state.is_truncating:
         last, size = state.active["base_offset"], state.active["size"]
-        truncated = (last, size) if last in found.logs else None
-        dropped = tuple(base for base in found.logs if base > last)
+        truncated = (last, size) if last in operations.logs else None
+        dropped = tuple(base for base in operations.logs if base > last)
     # A crash may have restored the name of any segment that was deleted.
-    deleted = below_the_state(state, found.logs)
+    deleted = below_the_state(state, operations.logs)
     gone = {*dropped, *deleted}
-    names = facts.names - {*found.superseded, *found.swaps, *found.leftovers}
-    names |= {name.removesuffix(SWAP) for name in found.swaps}
+    names = facts.names - {
+        *operations.superseded,
+        *operations.swaps,
+        *operations.leftovers,
+    }
+    names |= {name.removesuffix(SWAP) for name in operations.swaps}
     orphans = (
         name
         for name in sorted(names)
         if (p := parse_segment_file(name)) and not p.transition
         if p.suffix in (INDEX, TIME_INDEX, TXN_INDEX)
-        if p.base_offset not in found.logs
+        if p.base_offset not in operations.logs
     )
     return dataclasses.replace(
-        found,
-        logs={base: end for base, end in found.logs.items() if base not in gone},
+        operations,
+        logs={base: end for base, end in operations.logs.items() if base not in gone},
         names=names,
         orphans=tuple(orphans),
         truncated=truncated,

@@ -148,7 +148,7 @@ def cut_transactions(directory: Directory, base_offset: int, offset: int) -> Non
         data = directory.read_file(name)
     except FileNotFoundError:
         return
-    kept = [one for one in valid_txn_entries(data) if one.last_offset < offset]
+    kept = [entry for entry in valid_txn_entries(data) if entry.last_offset < offset]
     write_transactions(directory, base_offset, data, format_txn_index(kept))
 
 

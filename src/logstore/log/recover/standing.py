@@ -79,12 +79,12 @@ def _is_contradiction(
     before: then either may have the wrong offset, which no checksum covers."""
     if verdict.kind != CORRUPT or verdict.detail or verdict.segment not in logs:
         return False
-    at = segment(verdict.segment)
-    at.size = max(verdict.end_position, verdict.position)
+    damaged_segment = segment(verdict.segment)
+    damaged_segment.size = max(verdict.end_position, verdict.position)
     with contextlib.suppress(LogStoreError, SegmentGoneError, OSError):
-        found = at.first_header(verdict.position)
-        if found is not None:
-            header = found[0]
+        checked_header = damaged_segment.first_header(verdict.position)
+        if checked_header is not None:
+            header = checked_header[0]
             first = header.last_offset if header.base_offset < 0 else header.base_offset
             return first < verdict.good_end
     return False
@@ -122,8 +122,8 @@ def _standing(
         is_at_end = verdict.kind == CORRUPT and size == verdict.position
         if is_at_end and not verdict.size:
             # The last batch of a segment ended above the beginning of the next one.
-            found = walk(ReadLog(verdict.segment))
-            if found.is_whole and found.last_offset < verdict.end_offset:
+            facts = walk(ReadLog(verdict.segment))
+            if facts.is_whole and facts.last_offset < verdict.end_offset:
                 return Standing(verdict, False, what + _BACK)
             return Standing(verdict)
         if size <= verdict.position and verdict.kind not in (LOST_END, LOST_SEGMENT):
@@ -147,16 +147,16 @@ def _standing(
     end = verdict.end_offset
     if end in {v.good_end + 1 for v in contradictions}:
         end = 0  # only a wrong offset said so
-    found = walk(ReadLog(verdict.segment))
+    facts = walk(ReadLog(verdict.segment))
     if (
-        found.refusal is None
-        and (found.is_whole or verdict.end_position)
-        and found.pos >= verdict.end_position
+        facts.refusal is None
+        and (facts.is_whole or verdict.end_position)
+        and facts.pos >= verdict.end_position
         # A segment before others may end before they begin.
-        and (found.last_offset + 1 >= end or not is_last)
+        and (facts.last_offset + 1 >= end or not is_last)
     ):
         return Standing(verdict, False, what + _BACK)
-    if found.is_whole and not context.metadata.is_written:
+    if facts.is_whole and not context.metadata.is_written:
         lost = _missing(verdict)
         message = f"{what}, is gone: another program has written in its place{lost}"
         return Standing(verdict, False, message)
@@ -178,9 +178,9 @@ def _was_closed_at(context: RecoveryContext, verdict: Verdict, size: int) -> boo
     )
 
 
-def _reaches(found: WalkFacts, end: int) -> bool:
+def _reaches(facts: WalkFacts, end: int) -> bool:
     """Whether a segment is whole, and ends at an offset or above."""
-    return found.is_whole and found.last_offset + 1 >= end
+    return facts.is_whole and facts.last_offset + 1 >= end
 
 
 def _is_same(context: RecoveryContext, verdict: Verdict, name: str, size: int) -> bool:
@@ -196,8 +196,8 @@ def _is_same(context: RecoveryContext, verdict: Verdict, name: str, size: int) -
     end = verdict.position + verdict.size
     if not verdict.detail and end < size and verdict.size < DIGEST_BYTES:
         return False  # the file has more of the bytes that were cut off
-    found = digest_at(context.directory, name, verdict.position, end)
-    return (verdict.size, verdict.digest) == found
+    digest = digest_at(context.directory, name, verdict.position, end)
+    return (verdict.size, verdict.digest) == digest
 
 
 def _missing(verdict: Verdict) -> str:

@@ -389,7 +389,7 @@ class _Surveyor:
             if question.is_from_state or question.is_end:
                 return
             entries = reading.index, reading.times
-            size = sum(one.count * one.entry_bytes for one in entries)
+            size = sum(index.count * index.entry_bytes for index in entries)
             if self.kept_bytes + size > _KEPT_BYTES_MAX:
                 return
             self.kept_bytes += size
@@ -435,8 +435,8 @@ class _Surveyor:
             index = OffsetEntries.load(segment.index_bytes(INDEX), size)
             if index.count:
                 place = max(place, index.entry(index.count - 1)[1])
-        found = LogTail.find(self.context.directory, base, place, size)
-        return found or LogTail(-1, place, 0)
+        tail = LogTail.find(self.context.directory, base, place, size)
+        return tail or LogTail(-1, place, 0)
 
 
 def _last_batch(segment: Segment, pos: int) -> LastBatch | None:
@@ -445,12 +445,12 @@ def _last_batch(segment: Segment, pos: int) -> LastBatch | None:
     before, last = segment.base_offset - 1, None
     place = OffsetPosition(pos, native.OFFSET_UNKNOWN)
     with contextlib.suppress(CorruptRecordError, UnsupportedError):
-        for header, buffer, at in segment.headers(place, checks=0):
+        for header, buffer, position in segment.headers(place, checks=0):
             before = before if last is None else last.last
-            first, end = header.base_offset, at + header.size
+            first, end = header.base_offset, position + header.size
             if first < 0 and end == segment.size:
-                first = Sound(at, header, buffer).first_offset()
-            last = LastBatch(at, end, first, header.last_offset, before)
+                first = Sound(position, header, buffer).first_offset()
+            last = LastBatch(position, end, first, header.last_offset, before)
     if last is None or last.end != segment.size or last.first < 0:
         return None
     return last
@@ -480,10 +480,10 @@ def _intact_end(segment: Segment, scan: TailScan) -> int:
             return end
         pos, place = intact.end, OffsetPosition(intact.pos, native.OFFSET_UNKNOWN)
         with contextlib.suppress(CorruptRecordError, UnsupportedError):
-            for header, _, at in segment.headers(place, checks=native.CHECK_ALL):
+            for header, _, position in segment.headers(place, checks=native.CHECK_ALL):
                 if header.last_offset - segment.base_offset > _RELATIVE_MAX:
                     return end
-                pos, last = at + header.size, header.last_offset
+                pos, last = position + header.size, header.last_offset
                 end = last + 1
 
 

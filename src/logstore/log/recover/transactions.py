@@ -60,10 +60,10 @@ def index_of(
     """
     by_marker = {(entry.producer_id, entry.last_offset): entry for entry in known}
     entries = []
-    for one in transactions:
-        entry = by_marker.get((one.producer_id, one.marker))
-        if entry is None or one.fault_of(entry):
-            entry = one.entry
+    for transaction in transactions:
+        entry = by_marker.get((transaction.producer_id, transaction.marker))
+        if entry is None or transaction.fault_of(entry):
+            entry = transaction.entry
         if entry is not None:
             entries.append(entry)
     return entries
@@ -108,10 +108,10 @@ def _build(
 ) -> dict[int, int]:
     """Build the indexes of the segments from number `first` on; `producers` is the
     state at a place in them, or before."""
-    found: dict[int, list[AbortedTransaction]] = {}
+    aborted_by_base: dict[int, list[AbortedTransaction]] = {}
     read = segments[slot_of(segments, producers.end) :]
-    for one in aborted_in(producers, read, end, _LIMIT):
-        found.setdefault(one.base_offset, []).append(one)
+    for transaction in aborted_in(producers, read, end, _LIMIT):
+        aborted_by_base.setdefault(transaction.base_offset, []).append(transaction)
     counts: dict[int, int] = {}
     for segment in segments[first:]:
         base = segment.base_offset
@@ -119,7 +119,7 @@ def _build(
             continue
         data = read_transaction_index(directory, base)
         known = valid_txn_entries(data or b"")
-        entries = index_of(found.get(base, ()), known)
+        entries = index_of(aborted_by_base.get(base, ()), known)
         if entries:
             counts[base] = len(entries)
         if not dry_run:
@@ -145,7 +145,7 @@ def finish_transactions(
         return
     first = slot_of(segments, metadata.recovery_point)
     floor = segments[first].base_offset
-    offsets = [one for one in snapshot_offsets(directory) if one <= end]
+    offsets = [offset for offset in snapshot_offsets(directory) if offset <= end]
     producers = _producers_at(directory, segments, offsets, floor)
     try:
         _build(directory, segments, producers, end, first=first)

@@ -335,7 +335,7 @@ class Appender:
             aborted: Sequence[TxnEntry] = ()
             if sent:
                 log.active.writer or log.writable()
-                if any(one.is_transactional for one in sent):
+                if any(batch.is_transactional for batch in sent):
                     log.admit_transactions()
                     aborted = log.idempotence.aborted_by(log.bounds, sent)
                 log.idempotence.begin_adding(log.bounds, sent, is_named=is_named)
@@ -433,9 +433,9 @@ class Appender:
     def _append_compressed(self, data: bytes, base: int, now_ms: int) -> None:
         """Append what `_compress` has made."""
         placed = bytearray(data)
-        at, size = native.pointer(placed), len(placed)
-        native.place_batches(at, size, base, self.leader_epoch(base), -1)
-        self.write_runs([(at, size)], size, now_ms)
+        address, size = native.pointer(placed), len(placed)
+        native.place_batches(address, size, base, self.leader_epoch(base), -1)
+        self.write_runs([(address, size)], size, now_ms)
 
     def _encode(
         self,
@@ -587,6 +587,6 @@ def _with_times(
     """The batches of runs, with the times that these have."""
     headers = (header for run in runs for header in headers_of(run, 0, len(run)))
     return [
-        one._replace(timestamp_ms=header.max_timestamp)
-        for one, header in zip(sent, headers, strict=True)
+        batch._replace(timestamp_ms=header.max_timestamp)
+        for batch, header in zip(sent, headers, strict=True)
     ]

@@ -129,19 +129,21 @@ class Idempotence:
         its sequences. Others may have appended between two of its calls."""
         if offsets.start < bounds.start:
             return False
-        ids, at = (identity.producer_id, *identity.earlier_ids), offsets.start
+        ids, offset = (identity.producer_id, *identity.earlier_ids), offsets.start
         segments = bounds.segments
-        for segment in segments[slot_of(segments, at) :]:
-            for header, _, _ in segment.headers(segment.locate(at)):
-                if header.last_offset < at:
+        for segment in segments[slot_of(segments, offset) :]:
+            for header, _, _ in segment.headers(segment.locate(offset)):
+                if header.last_offset < offset:
                     continue
-                is_next = header.base_offset == at and header.base_sequence == sequence
+                is_next = (
+                    header.base_offset == offset and header.base_sequence == sequence
+                )
                 if header.producer_id not in ids or not is_next:
                     return False
-                size = header.last_offset - at + 1
-                at, sequence = at + size, (sequence + size) % SEQUENCES
-                if at >= offsets.stop:
-                    return at == offsets.stop
+                size = header.last_offset - offset + 1
+                offset, sequence = offset + size, (sequence + size) % SEQUENCES
+                if offset >= offsets.stop:
+                    return offset == offsets.stop
         return False
 
     def begin_adding(
@@ -236,7 +238,7 @@ class Idempotence:
                 # The snapshot at the end may be of an earlier cut in the same gap.
                 producers.forget_named_from(offset)
                 producers.inherit(known.named_before(offset))
-                later = [one for one in snapshots if one >= end]
+                later = [snapshot for snapshot in snapshots if snapshot >= end]
                 self._add_removed(producers, known, bounds, offset, later)
                 if producers.has_named:
                     self._write(producers, end)
@@ -274,10 +276,10 @@ class Idempotence:
         # A batch of each from the offset on: a known one, unless the log has an earlier
         # one.
         later = known.named_from(offset, wanted)
-        for one in snapshots:
-            entries = self._read_snapshot(one) or ()
-            found = Producers(one, entries).named_from(offset, wanted)
-            for key, (base, batch) in found.items():
+        for snapshot in snapshots:
+            entries = self._read_snapshot(snapshot) or ()
+            first_batches = Producers(snapshot, entries).named_from(offset, wanted)
+            for key, (base, batch) in first_batches.items():
                 if key not in later or base < later[key][0]:
                     later[key] = base, batch
         segments, before = bounds.segments, offset
@@ -435,7 +437,9 @@ class Idempotence:
             offsets = snapshot_offsets(directory)
         except OSError as error:
             raise storage_error(error, "read", directory.path) from error
-        bases = {one.base_offset for one in bounds.segments} | bounds.cuts.offsets
+        bases = {
+            segment.base_offset for segment in bounds.segments
+        } | bounds.cuts.offsets
         usable = [offset for offset in offsets if first <= offset <= bounds.end]
         self._has_snapshot = bool(usable)
         strays = [offset for offset in usable if offset not in bases]

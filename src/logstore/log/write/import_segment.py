@@ -120,7 +120,11 @@ def examine_all(
 
 
 def _by_log(examined: Iterable[SegmentImport | None]) -> dict[StagedLog, SegmentImport]:
-    return {one.log: one for one in examined if one is not None}
+    return {
+        segment_import.log: segment_import
+        for segment_import in examined
+        if segment_import is not None
+    }
 
 
 def _examine(
@@ -141,14 +145,14 @@ def _examine(
         if planned < size:
             return None  # an append would begin another segment here
         view = native.buffer_of(data, size)
-        at = 0
-        while at < size:
-            offset, length, magic = FRAME.unpack_from(view, at)
-            has_append_time = view[at + _ATTRIBUTES_POS] & LOG_APPEND_TIME_BIT
+        position = 0
+        while position < size:
+            offset, length, magic = FRAME.unpack_from(view, position)
+            has_append_time = view[position + _ATTRIBUTES_POS] & LOG_APPEND_TIME_BIT
             if magic != _ADOPTABLE_MAGIC or (has_append_time and not is_stamped):
                 return None
-            batches.extend((offset, end + at))
-            at += LENGTH_END + length
+            batches.extend((offset, end + position))
+            position += LENGTH_END + length
         end += size
     if len(batches) // 2 * BATCH_BYTES_MIN > end:
         return None
@@ -204,9 +208,9 @@ def settle(
     values are overwritten."""
     shift = base - staged.log.first
     batches, size = staged.batches, staged.state.size
-    for at in range(0, len(batches), 2):
-        offset, pos = batches[at], batches[at + 1]
-        end = batches[at + 3] if at + 3 < len(batches) else size
+    for index in range(0, len(batches), 2):
+        offset, pos = batches[index], batches[index + 1]
+        end = batches[index + 3] if index + 3 < len(batches) else size
         length = end - pos - LENGTH_END
         header = _HEADER.pack(offset + shift, length, leader_epoch)
         if staged.append_time_ms is not None:

@@ -148,16 +148,16 @@ def logs_of(staged: Staged | Iterable[Staged]) -> list[StagedLog]:
     Raises:
         ConfigError: a field that no stage writes.
     """
-    given: Any = staged
-    if isinstance(given, Staged):
-        given = [given]
-    if not hasattr(given, "__iter__"):
-        raise _no_staged("it is not what Stage.finish returned", given)
+    value: Any = staged
+    if isinstance(value, Staged):
+        value = [value]
+    if not hasattr(value, "__iter__"):
+        raise _no_staged("it is not what Stage.finish returned", value)
     logs: list[StagedLog] = []
-    for one in list(given):
-        if not isinstance(one, Staged) or not _is_list(one.logs):
-            raise _no_staged("it is not what Stage.finish returned", one)
-        logs += map(_checked, one.logs)
+    for result in list(value):
+        if not isinstance(result, Staged) or not _is_list(result.logs):
+            raise _no_staged("it is not what Stage.finish returned", result)
+        logs += map(_checked, result.logs)
     return logs
 
 
@@ -240,22 +240,22 @@ def check_files(
     root: Directory,
     logs: Iterable[StagedLog],
     room: int,
-    given: Mapping[str, bytes],
+    known_contents: Mapping[str, bytes],
 ) -> dict[str, bytes]:
     """Raise unless the files of staged logs exist and are as long as they must be.
 
     Args:
-        given: contents that are not in files, by name.
+        known_contents: contents that are not in files, by name.
 
     Returns the contents of the small files, by name, `room` bytes at most in all, and
-    the given contents.
+    the known contents.
 
     Raises:
         CorruptRecordError: a file is too short.
         StorageError: a file does not exist, or cannot be read.
     """
-    contents = dict(given)
-    sizes = {name: len(content) for name, content in given.items()}
+    contents = dict(known_contents)
+    sizes = {name: len(content) for name, content in known_contents.items()}
     for log in logs:
         name = log.file
         if name not in sizes:

@@ -138,8 +138,8 @@ class PartitionWriter:
         if self.health.is_torn:
             return None
         segments, start, end, durable, cuts, _ = self._log.seen()
-        found = ask(segments, start, durable if durable_only else end, target)
-        return found if self._log.bounds.cuts is cuts else None
+        result = ask(segments, start, durable if durable_only else end, target)
+        return result if self._log.bounds.cuts is cuts else None
 
     def seen(self) -> LogBounds:
         """The log as readers see it now."""

@@ -177,9 +177,9 @@ class Broker:
                 yield Finding(BROKER, "directory-name", CHANGES, path, text)
             elif text := foreign_text(name):
                 yield Finding(BROKER, "directory-name", WARNS, path, f"{name} {text}")
-        for one in self._facts.partitions:
-            for name in sorted(filter(is_refused_file, one.files)):
-                path = f"{one.path}/{name}"
+        for partition in self._facts.partitions:
+            for name in sorted(filter(is_refused_file, partition.files)):
+                path = f"{partition.path}/{name}"
                 text = f"{path} is named as a file of a segment, but for its offset: "
                 text += "move it elsewhere"
                 yield Finding(BROKER, "segment", REFUSES, path, text)
@@ -190,13 +190,13 @@ class Broker:
             text = f"{path} cannot be used: {fault}: remove it, or write it anew by "
             text += "opening and closing the store"
             yield Finding(BROKER, "checkpoint", REFUSES, path, text)
-        for one in self._facts.partitions:
+        for partition in self._facts.partitions:
             bad = {
-                layout.LEADER_EPOCHS: one.has_bad_epochs,
-                layout.PARTITION_METADATA: one.has_bad_metadata,
+                layout.LEADER_EPOCHS: partition.has_bad_epochs,
+                layout.PARTITION_METADATA: partition.has_bad_metadata,
             }
             for name in (name for name, is_bad in bad.items() if is_bad):
-                path = f"{one.path}/{name}"
+                path = f"{partition.path}/{name}"
                 text = f"{path} does not follow its format"
                 yield Finding(BROKER, "checkpoint", REFUSES, path, text)
 
@@ -230,8 +230,8 @@ class Broker:
         yield Finding(BROKER, "clean-stop", WARNS, facts.path, text, values=values)
 
     def _segments(self) -> Iterator[Finding]:
-        for one in self._facts.partitions:
-            for segment in one.segments:
+        for partition in self._facts.partitions:
+            for segment in partition.segments:
                 path, size = segment.path, segment.size_bytes
                 if size > _SEGMENT_BYTES_MAX:
                     text = f"{path} has {size} bytes, more than {_SEGMENT_BYTES_MAX}"
@@ -239,52 +239,58 @@ class Broker:
                     yield Finding(BROKER, "segment", REFUSES, path, text, values=values)
             missing = [
                 name
-                for segment in one.segments
+                for segment in partition.segments
                 for suffix in (layout.INDEX, layout.TIME_INDEX)
                 if (name := layout.segment_file(segment.base_offset, suffix))
-                not in one.files
+                not in partition.files
             ]
             if missing:
-                text = f"{_shown(missing)} of {one.path} are missing, and built"
+                text = f"{_shown(missing)} of {partition.path} are missing, and built"
                 values = {"count": len(missing)}
-                yield Finding(BROKER, "index", CHANGES, one.path, text, values=values)
+                yield Finding(
+                    BROKER, "index", CHANGES, partition.path, text, values=values
+                )
 
     def _damage(self) -> Iterator[Finding]:
         seen = set()
-        by_path = {one.path: one for one in self._facts.partitions}
-        for one in self._facts.contents:
-            partition = by_path.get(one.path) or by_path.get(os.path.dirname(one.path))
-            if one.touches_records:
+        by_path = {facts.path: facts for facts in self._facts.partitions}
+        for finding in self._facts.contents:
+            partition = by_path.get(finding.path) or by_path.get(
+                os.path.dirname(finding.path)
+            )
+            if finding.touches_records:
                 # Of a log the first damage says it: a broker stops there.
-                where = one.path if partition is None else partition.path
+                where = finding.path if partition is None else partition.path
                 if where not in seen:
-                    yield self._broken(partition, one)
+                    yield self._broken(partition, finding)
                 seen.add(where)
-            elif one.is_problem and one.kind == kinds.TXN_INDEX_FAULT:
+            elif finding.is_problem and finding.kind == kinds.TXN_INDEX_FAULT:
                 if self._facts.is_clean:
-                    text = f"{one.message}. Build it with rebuild-index first"
-                    yield Finding(BROKER, "transaction-index", LOSES, one.path, text)
-            elif one.remedy == kinds.CUT:
-                text = f"{one.message}: it is cut"
-                yield Finding(BROKER, "torn-tail", CHANGES, one.path, text)
+                    text = f"{finding.message}. Build it with rebuild-index first"
+                    yield Finding(
+                        BROKER, "transaction-index", LOSES, finding.path, text
+                    )
+            elif finding.remedy == kinds.CUT:
+                text = f"{finding.message}: it is cut"
+                yield Finding(BROKER, "torn-tail", CHANGES, finding.path, text)
 
-    def _broken(self, partition: PartitionFacts | None, one: Finding) -> Finding:
+    def _broken(self, partition: PartitionFacts | None, finding: Finding) -> Finding:
         values: dict[str, Any] = {
-            "firstOffset": one.first_offset,
-            "message": one.message,
+            "firstOffset": finding.first_offset,
+            "message": finding.message,
         }
-        base = layout.parse_segment_file(os.path.basename(one.path))
+        base = layout.parse_segment_file(os.path.basename(finding.path))
         effect = LOSES
-        if one.kind == kinds.NOT_REGULAR:
+        if finding.kind == kinds.NOT_REGULAR:
             effect = WARNS
             text = (
-                f"{one.message}: it was not looked into. A broker follows a link, and "
-                f"ignores a directory"
+                f"{finding.message}: it was not looked into. A broker follows a link, "
+                f"and ignores a directory"
             )
-        elif one.kind == kinds.START_BEYOND_END:
-            text = f"{one.message}. A broker deletes all of them"
-        elif partition is None and one.kind == kinds.LOST_SEGMENT:
-            text = f"{one.message}. A broker serves an empty log in its place"
+        elif finding.kind == kinds.START_BEYOND_END:
+            text = f"{finding.message}. A broker deletes all of them"
+        elif partition is None and finding.kind == kinds.LOST_SEGMENT:
+            text = f"{finding.message}. A broker serves an empty log in its place"
         elif (
             partition is not None
             and base is not None
@@ -292,25 +298,25 @@ class Broker:
             and not self._facts.is_clean
         ):
             text = (
-                f"{one.message}. It is read again: the log is cut there, with all "
+                f"{finding.message}. It is read again: the log is cut there, with all "
                 f"that follows, and no copy is kept. repair first: it keeps what it "
                 f"takes out, and can skip the damage alone"
             )
             values["isCut"] = True
         else:
             text = (
-                f"{one.message}. A broker does not notice it before a consumer "
+                f"{finding.message}. A broker does not notice it before a consumer "
                 f"reads there, which gets an error each time. repair first"
             )
         return Finding(
             BROKER,
             "damage",
             effect,
-            one.path,
+            finding.path,
             text,
-            one.position,
-            one.first_offset,
-            one.last_offset,
+            finding.position,
+            finding.first_offset,
+            finding.last_offset,
             values,
         )
 
@@ -319,8 +325,8 @@ class Broker:
     def _topics(self) -> Iterator[Finding]:
         known = None if self._has_zookeeper else self._facts.cluster.topics
         by_topic: dict[str, list[PartitionFacts]] = {}
-        for one in self._facts.partitions:
-            by_topic.setdefault(one.key.topic, []).append(one)
+        for partition in self._facts.partitions:
+            by_topic.setdefault(partition.key.topic, []).append(partition)
         for topic, some in by_topic.items():
             yield from self._topic(topic, some, known)
 
@@ -328,7 +334,7 @@ class Broker:
         self, topic: str, some: list[PartitionFacts], known: Mapping[str, str] | None
     ) -> Iterator[Finding]:
         path = some[0].path
-        ids = {one.topic_id for one in some}
+        ids = {partition.topic_id for partition in some}
         values: dict[str, Any] = {"topic": topic, "partitions": len(some)}
         if self._has_zookeeper:
             text = f"{topic} is served only if ZooKeeper has it: create it first"
@@ -366,13 +372,15 @@ class Broker:
             yield Finding(BROKER, "topic", OK, path, text, values=values)
 
     def _magics(self) -> Iterator[Finding]:
-        for one in self._facts.partitions:
-            if min(one.magics, default=2) < 2:
-                which = " and ".join(map(str, one.magics))
-                text = f"{one.key} has batches of magic {which}: they are served, and "
-                text += "new ones get magic 2"
-                values = {"magics": list(one.magics)}
-                yield Finding(BROKER, "magic", OK, one.path, text, values=values)
+        for partition in self._facts.partitions:
+            if min(partition.magics, default=2) < 2:
+                which = " and ".join(map(str, partition.magics))
+                text = (
+                    f"{partition.key} has batches of magic {which}: they are served, "
+                    f"and new ones get magic 2"
+                )
+                values = {"magics": list(partition.magics)}
+                yield Finding(BROKER, "magic", OK, partition.path, text, values=values)
 
     # ------------------------------------------------------------ afterwards
 
@@ -384,36 +392,42 @@ class Broker:
             policies.append(retention.RetainBytes(self._retention_bytes))
         if not policies:
             return
-        for one in self._facts.partitions:
+        for partition in self._facts.partitions:
             # The broker's own topics are compacted by it.
-            if not one.key.topic.startswith("__"):
-                yield from self._expired(one, policies)
+            if not partition.key.topic.startswith("__"):
+                yield from self._expired(partition, policies)
 
     def _expired(
-        self, one: PartitionFacts, policies: list[retention.RetentionPolicy]
+        self, partition: PartitionFacts, policies: list[retention.RetentionPolicy]
     ) -> Iterator[Finding]:
-        now_ms, segments = self._facts.now_ms, one.reader.segments
-        deletions = retention.plan(one.key.partition, segments, policies, now_ms, 0)
+        now_ms, segments = self._facts.now_ms, partition.reader.segments
+        deletions = retention.plan(
+            partition.key.partition, segments, policies, now_ms, 0
+        )
         if deletions:
             size = sum(deletion.segment.size_bytes for deletion in deletions)
             end = deletions[-1].segment.next_offset
             text = (
-                f"{one.key}: {len(deletions)} of {len(segments)} segments, {size} "
-                f"bytes below offset {end}, are deleted soon after the start "
+                f"{partition.key}: {len(deletions)} of {len(segments)} segments, "
+                f"{size} bytes below offset {end}, are deleted soon after the start "
                 f"({deletions[0].reason}): create the topic with a retention of its own"
             )
             values = {"segments": len(deletions), "bytes": size, "endOffset": end}
-            yield Finding(BROKER, "retention", LOSES, one.path, text, values=values)
+            yield Finding(
+                BROKER, "retention", LOSES, partition.path, text, values=values
+            )
         ahead = [s for s in segments if s.max_timestamp_ms > now_ms]
         if ahead and self._retention_ms >= 0:
             latest = max(segment.max_timestamp_ms for segment in ahead)
             text = (
-                f"{one.key} has records with a time in the future, up to {latest} ms: "
-                f"no segment from {ahead[0].base_offset} on is deleted by age before "
-                f"that time"
+                f"{partition.key} has records with a time in the future, up to "
+                f"{latest} ms: no segment from {ahead[0].base_offset} on is deleted by "
+                f"age before that time"
             )
             values = {"segments": len(ahead), "timestamp": latest}
-            yield Finding(BROKER, "future-time", WARNS, one.path, text, values=values)
+            yield Finding(
+                BROKER, "future-time", WARNS, partition.path, text, values=values
+            )
 
     def _groups(self) -> Iterator[Finding]:
         names = layout.group_files(self._facts.names)
@@ -447,16 +461,16 @@ class Broker:
     def _settings(self) -> list[str]:
         """Settings of topics that differ from a broker's defaults."""
         usual = TopicConfig().to_dict()
-        topics = {one.key.topic for one in self._facts.partitions}
-        found = []
+        topics = {partition.key.topic for partition in self._facts.partitions}
+        differing_settings = []
         for topic, config in sorted(self._facts.settings.items()):
             if topic in topics:
-                found += [
+                differing_settings += [
                     f"{topic}: {name.replace('_', '.')}={value}"
                     for name, value in config.to_dict().items()
                     if name in _KAFKA_SETTINGS and value != usual[name]
                 ]
-        return found
+        return differing_settings
 
 
 def _meta_fault(meta: Mapping[str, str]) -> str:

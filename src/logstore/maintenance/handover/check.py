@@ -97,7 +97,13 @@ def check_handover(
         root.close()
     owner = "logstore" if to_logstore else "kafka"
     views = (
-        HandoverFinding(one.kind, one.severity, one.path, one.message, {**one.values})
-        for one in findings
+        HandoverFinding(
+            finding.kind,
+            finding.severity,
+            finding.path,
+            finding.message,
+            {**finding.values},
+        )
+        for finding in findings
     )
     return HandoverReport(full, owner, release, tuple(views))

@@ -44,7 +44,7 @@ def feature_findings(facts: StoreFacts, release: str) -> Iterator[Finding]:
         return
     needed = _needed(newer)
     owner = needed or "the release that has made it"
-    shown = ", ".join(_shown(one, newer[one], release) for one in newer)
+    shown = ", ".join(_shown(feature, newer[feature], release) for feature in newer)
     text = (
         f"{name} has levels of features that are too new for Kafka {release}: {shown}. "
         f"A newer tool has formatted the directory, or the cluster was upgraded, and "
@@ -62,19 +62,20 @@ def feature_findings(facts: StoreFacts, release: str) -> Iterator[Finding]:
 def _levels(cluster: Cluster, release: str) -> tuple[Mapping[str, int], str]:
     """The levels with which a broker of a release starts, and the file or directory
     that contains them."""
-    found = dict(cluster.levels)
+    levels = dict(cluster.levels)
     if release != _SKIPS_FORMATTED:
-        found = _higher(found, cluster.formatted)
-    is_read = release == _READS_BOOTSTRAP or not found
-    if is_read and _higher(found, cluster.bootstrap) != found:
-        return _higher(found, cluster.bootstrap), layout.CLUSTER_BOOTSTRAP
-    return found, layout.CLUSTER_METADATA
+        levels = _higher(levels, cluster.formatted)
+    is_read = release == _READS_BOOTSTRAP or not levels
+    if is_read and _higher(levels, cluster.bootstrap) != levels:
+        return _higher(levels, cluster.bootstrap), layout.CLUSTER_BOOTSTRAP
+    return levels, layout.CLUSTER_METADATA
 
 
-def _higher(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
+def _higher(levels: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
     """The higher level of each feature."""
     return {
-        name: max(one.get(name, 0), other.get(name, 0)) for name in {**one, **other}
+        name: max(levels.get(name, 0), other.get(name, 0))
+        for name in {**levels, **other}
     }
 
 

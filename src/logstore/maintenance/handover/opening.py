@@ -78,21 +78,21 @@ class DirectoryOpening:
         yield Finding(OPENING, "clean-stop", WARNS, facts.path, text, values=values)
 
     def _damage(self) -> Iterator[Finding]:
-        for one in self._facts.contents:
-            if one.is_problem:
-                advice = "" if one.kind == kinds.GROUP else "; repair it first"
-                text = f"{one.message}. Nothing is cut{advice}"
-                yield Finding(OPENING, one.kind, LOSES, one.path, text)
-            elif one.remedy == kinds.CUT:
-                text = f"{one.message}: it is cut, and a copy is kept"
-                yield Finding(OPENING, "torn-tail", CHANGES, one.path, text)
+        for finding in self._facts.contents:
+            if finding.is_problem:
+                advice = "" if finding.kind == kinds.GROUP else "; repair it first"
+                text = f"{finding.message}. Nothing is cut{advice}"
+                yield Finding(OPENING, finding.kind, LOSES, finding.path, text)
+            elif finding.remedy == kinds.CUT:
+                text = f"{finding.message}: it is cut, and a copy is kept"
+                yield Finding(OPENING, "torn-tail", CHANGES, finding.path, text)
 
     def _directories(self) -> Iterator[Finding]:
         for name in self._facts.directories:
-            found = layout.transition_topic(name)
-            if found is not None:
-                effect = CHANGES if found[2] == "delete" else OK
-                text = f"{name} {_ENDS[found[2]]}"
+            transition = layout.transition_topic(name)
+            if transition is not None:
+                effect = CHANGES if transition[2] == "delete" else OK
+                text = f"{name} {_ENDS[transition[2]]}"
                 path = self._facts.path_of(name)
                 yield Finding(OPENING, "directory-name", effect, path, text)
 
@@ -135,7 +135,7 @@ class DirectoryOpening:
             )
 
     def _internal(self) -> Iterator[Finding]:
-        topics = {one.key.topic for one in self._facts.partitions}
+        topics = {partition.key.topic for partition in self._facts.partitions}
         if _TRANSACTIONS in topics:
             text = (
                 "transactions that are open stay open: only a broker with this "

@@ -60,7 +60,7 @@ class HandoverReport:
     @property
     def problems(self) -> tuple[HandoverFinding, ...]:
         """The findings that lose records, or refuse the directory."""
-        return tuple(one for one in self.findings if one.is_problem)
+        return tuple(finding for finding in self.findings if finding.is_problem)
 
     def to_dict(self) -> dict[str, Any]:
         """The same as plain values."""
@@ -69,5 +69,5 @@ class HandoverReport:
             "to": self.to,
             "release": self.release,
             "ok": self.ok,
-            "findings": [dataclasses.asdict(one) for one in self.findings],
+            "findings": [dataclasses.asdict(finding) for finding in self.findings],
         }

@@ -52,12 +52,12 @@ class Assessment:
     @property
     def has_damage(self) -> bool:
         """Whether anything is wrong with the log, a torn tail included."""
-        has_tail = any(one.remedy == CUT for one in self.findings)
+        has_tail = any(finding.remedy == CUT for finding in self.findings)
         return bool(self.foreign or self.problems or has_tail)
 
     @property
     def problems(self) -> list[Finding]:
-        return [one for one in self.findings if one.is_problem]
+        return [finding for finding in self.findings if finding.is_problem]
 
     @property
     def is_contiguous(self) -> bool:
@@ -110,13 +110,17 @@ class Assessment:
 
     def losses(self) -> list[Finding]:
         """Bytes and segments that no longer exist."""
-        return [one for one in self.problems if one.remedy == DO_WITHOUT]
+        return [finding for finding in self.problems if finding.remedy == DO_WITHOUT]
 
     def reason(self, path: str, begin: int, end: int, default: str) -> str:
         """Why a range of a file is taken out: the words of `verify`, or the default."""
         for finding in self.findings:
-            at = finding.position
-            if finding.path == path and at is not None and begin <= at < end:
+            position = finding.position
+            if (
+                finding.path == path
+                and position is not None
+                and begin <= position < end
+            ):
                 return finding.message
         return default
 

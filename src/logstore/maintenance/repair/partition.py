@@ -221,8 +221,12 @@ class PartitionRepair:
             forget_verdicts(self.directory)
         if verdicts:
             path = self.directory.path_of(layout.DAMAGED)
-            found = verdicts.fault or "; ".join(v.reason for v in verdicts.rows[:3])
-            message = f"{path} says: {found}. Nothing of that is left in the log"
+            recorded_damage = verdicts.fault or "; ".join(
+                v.reason for v in verdicts.rows[:3]
+            )
+            message = (
+                f"{path} says: {recorded_damage}. Nothing of that is left in the log"
+            )
             self._report(VERDICT_GONE, path, message)
 
     # -- 1. names
@@ -286,9 +290,9 @@ class PartitionRepair:
         self, seen: Assessment, plan: RepairPlan, bad_files: dict[str, str]
     ) -> None:
         """Put everything that will be removed into the quarantine; report it."""
-        for one in seen.losses():
-            lost = one.position, 0, one.first_offset, one.last_offset, None
-            self.actions.append(RepairAction(LOST, one.path, *lost, one.message))
+        for loss in seen.losses():
+            lost = loss.position, 0, loss.first_offset, loss.last_offset, None
+            self.actions.append(RepairAction(LOST, loss.path, *lost, loss.message))
         self._keep_ranges(seen, plan)
         for source in plan.removed:
             path = self.directory.path_of(source.name)
@@ -534,11 +538,13 @@ class PartitionRepair:
         for target, following in zip(plan.targets, bases[1:], strict=False):
             size = sum(end - begin for begin, end in target.ranges)
             row = seen.context.row(target.base)
-            largest, at = UNKNOWN_TIMESTAMP, -1
+            largest, largest_offset = UNKNOWN_TIMESTAMP, -1
             if row is not None and not target.is_changed:
-                largest, at = row[3], row[4]
+                largest, largest_offset = row[3], row[4]
             digest = self._time_digest(target.base)
-            sealed.append((target.base, size, following, largest, at, digest))
+            sealed.append(
+                (target.base, size, following, largest, largest_offset, digest)
+            )
         contiguous = own is not None and own.is_contiguous
         contiguous = contiguous and not self._leaves_gaps(seen, plan)
         cuts = own.cuts if own else Cuts()

@@ -273,14 +273,14 @@ def _true_bases(sources: Sequence[VerifiedSegment]) -> dict[int, int]:
         if not runs:
             continue
         home = max(runs, key=lambda run: run.end - run.begin)
-        at = home.lowest
-        if at < source.base:
-            at = _lowest_borne_out(source, home)
+        base = home.lowest
+        if base < source.base:
+            base = _lowest_borne_out(source, home)
         following = sources[slot + 1].base if slot + 1 < len(sources) else None
-        beyond = following is not None and at >= following
+        beyond = following is not None and base >= following
         # A damaged single batch is more likely than a misnamed segment.
-        if (at < source.base or beyond) and not home.is_single:
-            keys[source.base] = at
+        if (base < source.base or beyond) and not home.is_single:
+            keys[source.base] = base
     return keys
 
 

@@ -153,12 +153,12 @@ class Rewrite:
         with directory.opened(target.source.name) as fd:
             to_fd = directory.create(names[0] + CLEANED, exclusive=False)
             try:
-                at = 0
+                position = 0
                 for begin, end in target.ranges:
-                    n = copy_bytes(directory, fd, begin, end, to_fd, at)
+                    n = copy_bytes(directory, fd, begin, end, to_fd, position)
                     if n < end - begin:
                         raise OSError(f"{target.source.name} became shorter")
-                    at += n
+                    position += n
                 files.sync(to_fd)
             finally:
                 files.close(to_fd)

@@ -130,15 +130,15 @@ def _open(
     files: Files, full: str, stack: contextlib.ExitStack
 ) -> tuple[Directory, list[str], bool]:
     """(directory of the store, names of partitions, whether the store was given)."""
-    given, _, is_one = open_given(files, full)
-    stack.callback(given.close)
+    directory, _, is_one = open_given(files, full)
+    stack.callback(directory.close)
     if not is_one:
-        return given, partitions_in(given), True
-    if parse_partition_directory(given.name) is None:
+        return directory, partitions_in(directory), True
+    if parse_partition_directory(directory.name) is None:
         raise no_log_directory(full)
     root = open_root(files, os.path.dirname(full))
     stack.callback(root.close)
-    return root, [given.name], False
+    return root, [directory.name], False
 
 
 def _facts_of(root: Directory) -> StoreMetadata:
@@ -201,7 +201,10 @@ class _StoreRepair:
             self._verify(names, is_whole)
         return RepairReport(
             tuple(self.actions),
-            tuple(VerifyProblem(*view(one)) for one in dict.fromkeys(self.problems)),
+            tuple(
+                VerifyProblem(*view(problem))
+                for problem in dict.fromkeys(self.problems)
+            ),
             self.mode,
             self.dry_run,
             tuple(self.places),
@@ -232,7 +235,7 @@ class _StoreRepair:
         assert key is not None  # chosen so
         directory = self.root.child(name)
         config = self.config or topic_config(self.root, directory)
-        one = PartitionRepair(
+        partition_repair = PartitionRepair(
             directory,
             key,
             config,
@@ -243,13 +246,13 @@ class _StoreRepair:
             dry_run=self.dry_run,
         )
         try:
-            seen = one.run(self.run_of.child(), self.threads)
+            seen = partition_repair.run(self.run_of.child(), self.threads)
         finally:
-            self.actions += one.actions
-            if one.quarantine.path is not None:
-                self.places.append(one.quarantine.path)
-        if one.end is not None:
-            ends[key] = one.end
+            self.actions += partition_repair.actions
+            if partition_repair.quarantine.path is not None:
+                self.places.append(partition_repair.quarantine.path)
+        if partition_repair.end is not None:
+            ends[key] = partition_repair.end
         if self.dry_run:
             self.problems += seen.problems
 

@@ -40,7 +40,7 @@ _NAMED_MAX: Final = 3
 def findings_of(facts: StoreView) -> list[Attention]:
     """All findings, the worst first, in the order of the rules within a level."""
     findings = [finding for rule in _RULES for finding in rule(facts)]
-    return sorted(findings, key=lambda one: _ORDER[one.level])
+    return sorted(findings, key=lambda finding: _ORDER[finding.level])
 
 
 def _unreadable(facts: StoreView) -> Iterator[Attention]:
@@ -177,12 +177,17 @@ def _groups(facts: StoreView) -> Iterator[Attention]:
 
 
 def _unsynced(facts: StoreView) -> Iterator[Attention]:
-    partitions = [one for one in facts.partitions if one.unsynced]
+    partitions = [partition for partition in facts.partitions if partition.unsynced]
     if not partitions:
         return
-    partitions.sort(key=lambda one: -one.unsynced)
-    total = sum(one.unsynced for one in partitions)
-    named = _named([f"{one.name} ({number_text(one.unsynced)})" for one in partitions])
+    partitions.sort(key=lambda partition: -partition.unsynced)
+    total = sum(partition.unsynced for partition in partitions)
+    named = _named(
+        [
+            f"{partition.name} ({number_text(partition.unsynced)})"
+            for partition in partitions
+        ]
+    )
     if facts.writer == "kafka":
         level = INFO
         why = (
@@ -211,15 +216,15 @@ def _unsynced(facts: StoreView) -> Iterator[Attention]:
 
 def _retention(facts: StoreView) -> Iterator[Attention]:
     for topic in facts.topics:
-        due = sum(one.retention_due_segments for one in topic.partitions)
-        soon = sum(one.retention_soon_segments for one in topic.partitions)
+        due = sum(partition.retention_due_segments for partition in topic.partitions)
+        soon = sum(partition.retention_soon_segments for partition in topic.partitions)
         rule = ", ".join(
             f"{name}={value}"
             for name, value in (topic.settings or {}).items()
             if name.startswith("retention_")
         )
         if due:
-            size = sum(one.retention_due_bytes for one in topic.partitions)
+            size = sum(partition.retention_due_bytes for partition in topic.partitions)
             yield Attention(
                 WARNING,
                 "retention",
@@ -230,7 +235,7 @@ def _retention(facts: StoreView) -> Iterator[Attention]:
                 where=topic.name,
             )
         if soon:
-            size = sum(one.retention_soon_bytes for one in topic.partitions)
+            size = sum(partition.retention_soon_bytes for partition in topic.partitions)
             yield Attention(
                 INFO,
                 "retention",
@@ -269,26 +274,28 @@ def _heaviest(topic: TopicView) -> PartitionView | None:
     count, total = len(topic.partitions), topic.size_bytes
     if count < 2 or total < _SKEW_BYTES_MIN:
         return None
-    heaviest = max(topic.partitions, key=lambda one: one.size_bytes)
+    heaviest = max(topic.partitions, key=lambda partition: partition.size_bytes)
     limit = _SKEW_OF_TWO if count == 2 else min(_SKEW / count, 0.9)
     return heaviest if heaviest.size_bytes > limit * total else None
 
 
 def _clock(facts: StoreView) -> Iterator[Attention]:
     ahead = [
-        one for one in facts.partitions if one.last_time_ms > facts.made_ms + _AHEAD_MS
+        partition
+        for partition in facts.partitions
+        if partition.last_time_ms > facts.made_ms + _AHEAD_MS
     ]
     if not ahead:
         return
-    ahead.sort(key=lambda one: -one.last_time_ms)
+    ahead.sort(key=lambda partition: -partition.last_time_ms)
     by = duration_text(ahead[0].last_time_ms - facts.made_ms)
     yield Attention(
         WARNING,
         "clock",
         f"Timestamps lie ahead of the clock in {count_text(len(ahead), 'partition')}",
-        f"By up to {by}, in {_named([one.name for one in ahead])}: a producer's clock "
-        f"is wrong. Seeks by time find these records late, and retention by age takes "
-        f"the time when their file was changed.",
+        f"By up to {by}, in {_named([partition.name for partition in ahead])}: a "
+        f"producer's clock is wrong. Seeks by time find these records late, and "
+        f"retention by age takes the time when their file was changed.",
         where=ahead[0].name,
     )
 

@@ -42,28 +42,32 @@ def broker_facts(
     if not seen.is_clean:
         broker.recovered_segments, broker.recovered_bytes = seen.unflushed
     prefix = f"{facts.root.rstrip('/')}/"
-    ends = {one.path: one.end_offset for one in facts.partitions}
-    for one in findings:
-        level = _LEVELS[one.severity]
-        if one.kind in _PREPARED or (one.kind == "meta-properties" and not seen.meta):
+    ends = {partition.path: partition.end_offset for partition in facts.partitions}
+    for finding in findings:
+        level = _LEVELS[finding.severity]
+        if finding.kind in _PREPARED or (
+            finding.kind == "meta-properties" and not seen.meta
+        ):
             level = "info"
-        if one.kind == "lock" and seen.holder is not None:
+        if finding.kind == "lock" and seen.holder is not None:
             level = "warning"
-        text = one.message.replace(prefix, "")
+        text = finding.message.replace(prefix, "")
         title, _, detail = text.partition(". ")
         broker.steps.append(BrokerStep(level, title, detail))
-        if one.values.get("isCut"):
-            directory = one.path.rpartition("/")[0]
-            first = one.first_offset or 0
+        if finding.values.get("isCut"):
+            directory = finding.path.rpartition("/")[0]
+            first = finding.first_offset or 0
             broker.cut_records += max(ends.get(directory, first) - first, 0)
     broker.level = max((step.level for step in broker.steps), key=_RANK.index)
-    refused = [one for one in findings if one.severity == REFUSES]
-    broker.verdict = _verdict(broker, [one for one in refused if one.kind != "lock"])
+    refused = [refusal for refusal in findings if refusal.severity == REFUSES]
+    broker.verdict = _verdict(
+        broker, [refusal for refusal in refused if refusal.kind != "lock"]
+    )
     return broker
 
 
 def _verdict(broker: BrokerView, refused: list[Finding]) -> str:
-    if any(one.kind != "meta-properties" or one.values for one in refused):
+    if any(refusal.kind != "meta-properties" or refusal.values for refusal in refused):
         return "A Kafka broker would not start on this directory as it is."
     if broker.cut_records:
         return (

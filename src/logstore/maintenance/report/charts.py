@@ -65,18 +65,18 @@ def blocks_of(segments: Sequence[SegmentView], most: int) -> list[list[SegmentVi
     """Segments in runs: each by itself if there are at most `most`, else neighbours
     together, but damaged ones by themselves."""
     if len(segments) <= most:
-        return [[one] for one in segments]
-    share = sum(one.size_bytes for one in segments) / most
+        return [[view] for view in segments]
+    share = sum(view.size_bytes for view in segments) / most
     count = -(-len(segments) // most)
     blocks: list[list[SegmentView]] = []
     size = 0
-    for one in segments:
-        is_hurt = bool(one.damage or one.index_damage)
+    for segment in segments:
+        is_hurt = bool(segment.damage or segment.index_damage)
         if not blocks or is_hurt or size >= share or len(blocks[-1]) >= count * 4:
             blocks.append([])
             size = 0
-        blocks[-1].append(one)
-        size = 1 << 62 if is_hurt else size + one.size_bytes
+        blocks[-1].append(segment)
+        size = 1 << 62 if is_hurt else size + segment.size_bytes
     return blocks
 
 
@@ -94,7 +94,7 @@ def segment_map(
     scale = _WIDTH / max(scale_bytes, 1)
     parts, pos = [], 0.0
     for block in blocks:
-        width = sum(one.size_bytes for one in block) * scale
+        width = sum(segment.size_bytes for segment in block) * scale
         parts.append(_block(block, pos, width, edges))
         pos += width
     label = (
@@ -116,7 +116,7 @@ def segment_map(
 def _block(
     block: list[SegmentView], pos: float, width: float, edges: Sequence[int]
 ) -> Html:
-    newest = max(one.last_time_ms for one in block)
+    newest = max(segment.last_time_ms for segment in block)
     first = block[0]
     group = group_of(newest, edges)
     hint = tag("title", _hint(block, newest))
@@ -129,11 +129,11 @@ def _block(
         hint = tag("title", f"{_hint(block, newest)}\n{first.damage}")
         wide = max(width, _MARK_WIDTH)
         begin = min(pos, _WIDTH - wide)
-        at = begin + (first.damage_at or 0.0) * (wide - _MARK_WIDTH)
+        x = begin + (first.damage_at or 0.0) * (wide - _MARK_WIDTH)
         marks = [
             tag("rect", hint, cls="hurt", x=_round(begin), width=_round(wide),
                 height=30),
-            tag("rect", hint, cls="mark", x=_round(at), width=_MARK_WIDTH, height=30),
+            tag("rect", hint, cls="mark", x=_round(x), width=_MARK_WIDTH, height=30),
             tag("rect", hint, cls="mark", x=_round(begin), width=_round(wide),
                 height=4),
         ]  # fmt: skip
@@ -158,7 +158,7 @@ def _hint(block: list[SegmentView], newest: int) -> str:
         offsets = "no offsets"
     else:
         offsets = f"offsets {number_text(first.base_offset)} to {until}"
-    size = sum(one.size_bytes for one in block)
+    size = sum(segment.size_bytes for segment in block)
     return f"{what}\n{offsets}, {size_text(size)}\nuntil {time_text(newest)} UTC"
 
 
@@ -174,17 +174,17 @@ def time_chart(series: Series, kind: str) -> Html:
     # No gap between narrow bars.
     bar = max(step - (2.0 if len(values) < 90 else 0.0), 0.5)
     rects = []
-    for at, value in enumerate(values):
+    for index, value in enumerate(values):
         if value <= 0:
             continue
         height = max(value / top * _CHART_HEIGHT, 1.0)
-        when = series.start_ms + at * series.step_ms
+        when = series.start_ms + index * series.step_ms
         amount = (
             size_text(value) if kind == "bytes" else count_text(round(value), "record")
         )
         hint = f"{amount}\nfrom {time_text(when)} UTC on"
         rects.append(
-            tag("rect", tag("title", hint), x=_round(at * step), width=_round(bar),
+            tag("rect", tag("title", hint), x=_round(index * step), width=_round(bar),
                 y=_round(_CHART_HEIGHT - height), height=_round(height))
         )  # fmt: skip
     drawing = tag(
@@ -204,8 +204,8 @@ def time_chart(series: Series, kind: str) -> Html:
     end = series.start_ms + len(values) * series.step_ms
     middle = (series.start_ms + end) // 2
     axis = [
-        tag("span", _axis_text(at, series.step_ms))
-        for at in (series.start_ms, middle, end)
+        tag("span", _axis_text(time_ms, series.step_ms))
+        for time_ms in (series.start_ms, middle, end)
     ]
     return join(tag("div", drawing, ticks, cls="chart"), tag("div", axis, cls="axis"))
 
@@ -236,9 +236,9 @@ def spark(series: Series) -> Html:
         return tag("span", "-", cls="small")
     step = 120 / len(series.bytes)
     rects = [
-        tag("rect", x=_round(at * step), width=_round(max(step - 0.5, 0.5)),
+        tag("rect", x=_round(index * step), width=_round(max(step - 0.5, 0.5)),
             y=_round(22 - value / top * 22), height=_round(value / top * 22))
-        for at, value in enumerate(series.bytes)
+        for index, value in enumerate(series.bytes)
         if value > 0
     ]  # fmt: skip
     return tag(

@@ -65,9 +65,9 @@ def collect(
             path=path,
         )
     begun = files.monotonic()
-    given, _, is_partition = open_given(files, path)
-    only = given.name if is_partition else None
-    given.close()
+    directory, _, is_partition = open_given(files, path)
+    only = directory.name if is_partition else None
+    directory.close()
     run = examine(
         path, deep, on_progress, threads=threads, store_config=config, files=files
     )
@@ -91,11 +91,11 @@ def collect(
 def _add_environment(view: StoreView, files: Files) -> None:
     """The result of `doctor`; for a partition alone, without other files."""
     with contextlib.suppress(LogStoreError):
-        for one in doctor(view.root, _files=files).findings:
-            if one.kind == "space":
-                view.free_bytes = one.values["free_bytes"]
-            if not view.is_partition or one.kind in _OF_THE_DISK:
-                view.environment.append((one.kind, one.level, one.message))
+        for finding in doctor(view.root, _files=files).findings:
+            if finding.kind == "space":
+                view.free_bytes = finding.values["free_bytes"]
+            if not view.is_partition or finding.kind in _OF_THE_DISK:
+                view.environment.append((finding.kind, finding.level, finding.message))
 
 
 # ---------------------------------------------------------------- the view
@@ -115,9 +115,11 @@ def _view_of(facts: StoreFacts, path: str, version: str) -> StoreView:
     view.unowned_since = facts.unowned_since
     view.foreign = [name for name in facts.directories if foreign_text(name)]
     topics: dict[str, TopicView] = {}
-    for one in sorted((*facts.partitions, *facts.others), key=lambda one: one.key):
-        topic = topics.setdefault(one.key.topic, TopicView(one.key.topic))
-        topic.partitions.append(_partition_view(one, facts))
+    for partition in sorted(
+        (*facts.partitions, *facts.others), key=lambda item: item.key
+    ):
+        topic = topics.setdefault(partition.key.topic, TopicView(partition.key.topic))
+        topic.partitions.append(_partition_view(partition, facts))
     for topic in topics.values():
         topic.settings = _settings_of(facts.settings.get(topic.name))
     view.topics = list(topics.values())
@@ -140,8 +142,8 @@ def _settings_of(config: TopicConfig | None) -> dict[str, str] | None:
     }
 
 
-def _partition_view(one: PartitionFacts, facts: StoreFacts) -> PartitionView:
-    reader = one.reader
+def _partition_view(partition: PartitionFacts, facts: StoreFacts) -> PartitionView:
+    reader = partition.reader
     segments = [
         SegmentView(
             segment.base_offset,
@@ -150,91 +152,98 @@ def _partition_view(one: PartitionFacts, facts: StoreFacts) -> PartitionView:
             newest_ms(segment),
             is_active=segment.is_active,
         )
-        for segment in one.all_segments
+        for segment in partition.all_segments
     ]
     size = sum(segment.size_bytes for segment in segments)
     view = PartitionView(
         **dataclasses.asdict(reader.headers),
-        topic=one.key.topic,
-        number=one.key.partition,
-        name=one.name,
-        path=one.path,
+        topic=partition.key.topic,
+        number=partition.key.partition,
+        name=partition.name,
+        path=partition.path,
         start_offset=reader.start_offset,
         end_offset=reader.end_offset,
         durable_offset=reader.durable_offset,
         stable_offset=reader.stable_offset,
-        recovery_point=one.context.recovery_point,
+        recovery_point=partition.context.recovery_point,
         size_bytes=size,
-        other_bytes=max(sum(one.files.values()) - size, 0),
+        other_bytes=max(sum(partition.files.values()) - size, 0),
         segments=segments,
         missing_indexes=sum(
             os.path.basename(segment.path).replace(layout.LOG, layout.INDEX)
-            not in one.files
-            for segment in one.all_segments
+            not in partition.files
+            for segment in partition.all_segments
         ),
         leftovers=dict(
             Counter(
                 parsed.transition
-                for name in one.files
+                for name in partition.files
                 if (parsed := parse_segment_file(name)) and parsed.transition
             )
         ),
         error=reader.fault,
     )
-    if (config := facts.settings.get(one.key.topic)) is not None:
-        due, due_bytes = _due(one, config, facts.now_ms)
-        soon, soon_bytes = _due(one, config, facts.now_ms + SOON_MS)
+    if (config := facts.settings.get(partition.key.topic)) is not None:
+        due, due_bytes = _due(partition, config, facts.now_ms)
+        soon, soon_bytes = _due(partition, config, facts.now_ms + SOON_MS)
         view.retention_due_segments, view.retention_due_bytes = due, due_bytes
         view.retention_soon_segments = soon - due
         view.retention_soon_bytes = soon_bytes - due_bytes
     return view
 
 
-def _due(one: PartitionFacts, config: TopicConfig, now_ms: int) -> tuple[int, int]:
+def _due(
+    partition: PartitionFacts, config: TopicConfig, now_ms: int
+) -> tuple[int, int]:
     """(segments, bytes) that retention deletes at a time."""
     deletions = retention.plan(
-        one.key.partition,
-        one.reader.segments,
+        partition.key.partition,
+        partition.reader.segments,
         retention.policies_of(config),
         now_ms,
         0,  # no policy of the settings is about free space
-        keeps_active=not one.takes_appends,
+        keeps_active=not partition.takes_appends,
     )
     return len(deletions), sum(each.segment.size_bytes for each in deletions)
 
 
 def _add_findings(view: StoreView, facts: StoreFacts) -> None:
     """Add the findings of `verify`, each at its partition and segment."""
-    partitions = {one.name: one for one in view.partitions}
-    files = {one.name: one.files for one in (*facts.partitions, *facts.others)}
+    partitions = {
+        partition_view.name: partition_view for partition_view in view.partitions
+    }
+    files = {
+        partition_facts.name: partition_facts.files
+        for partition_facts in (*facts.partitions, *facts.others)
+    }
     lost_offsets: dict[str, list[tuple[int, int]]] = {}
     # The page shows the path of the store once.
     prefix = view.root.rstrip(os.sep) + os.sep
-    for one in facts.contents:
-        text = one.message.replace(prefix, "")
-        inner = os.path.relpath(one.path, view.root).split(os.sep)
+    for finding in facts.contents:
+        text = finding.message.replace(prefix, "")
+        inner = os.path.relpath(finding.path, view.root).split(os.sep)
         partition = partitions.get(inner[0])
         if partition is None:
-            view.root_notes.append((one.kind, text))
-            if one.touches_records:
+            view.root_notes.append((finding.kind, text))
+            if finding.touches_records:
                 view.root_damage.append(text)
-            elif one.is_problem:
+            elif finding.is_problem:
                 view.root_problems.append(text)
             continue
-        if not one.is_problem:
-            partition.notes.append((one.kind, text))
+        if not finding.is_problem:
+            partition.notes.append((finding.kind, text))
             continue
-        partition.problems.append((one.kind, text))
-        _mark(partition, one, files[inner[0]].get(inner[-1], 0), text)
-        if not one.touches_records:
+        partition.problems.append((finding.kind, text))
+        _mark(partition, finding, files[inner[0]].get(inner[-1], 0), text)
+        if not finding.touches_records:
             continue
         partition.damage.append(text)
         # Of a fault of order it may be unknown how many offsets it costs.
-        is_known = one.last_offset is not None or one.kind != OFFSETS
-        if one.first_offset is not None and is_known:
-            last = one.last_offset
+        is_known = finding.last_offset is not None or finding.kind != OFFSETS
+        if finding.first_offset is not None and is_known:
+            last = finding.last_offset
             end = partition.end_offset - 1 if last is None else last
-            lost_offsets.setdefault(inner[0], []).append((one.first_offset, end))
+            lost_offsets.setdefault(inner[0], []).append((finding.first_offset, end))
     for name, ranges in lost_offsets.items():
         partitions[name].lost_records = _union(ranges)
 
@@ -278,13 +287,15 @@ def _add_sums(view: StoreView, facts: StoreFacts) -> None:
     """Codecs, producers, sizes, and records over time."""
     sums = facts.sums
     view.is_sampled, view.read_bytes = sums.is_sampled, sums.bytes_read
-    view.codecs = sorted(sums.codecs.values(), key=lambda one: -one.bytes)
+    view.codecs = sorted(sums.codecs.values(), key=lambda codec: -codec.bytes)
     view.producer_count = sum(key >= 0 for key in sums.producers)
-    by_records = sorted(sums.producers.values(), key=lambda one: -one.records)
+    by_records = sorted(sums.producers.values(), key=lambda producer: -producer.records)
     view.producers = by_records[:_PRODUCERS_MAX]
     view.batch_sizes = dict(sorted(sums.batch_sizes.items()))
     view.record_sizes = dict(sorted(sums.record_sizes.items()))
-    bounds = bounds_of([one for rows in sums.intervals.values() for one in rows])
+    bounds = bounds_of(
+        [interval for rows in sums.intervals.values() for interval in rows]
+    )
     for topic in view.topics:
         rows = sums.intervals.get(topic.name, [])
         topic.series = series_of(rows, bounds, topic.records)

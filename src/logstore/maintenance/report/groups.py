@@ -23,26 +23,32 @@ def groups_in(path: str) -> Iterator[GroupView]:
         held = _held(own)
         members = [
             MemberView(
-                one.pid,
-                f"process {one.pid}",
-                one.has_ended,
-                -1 if one.stuck_ms is None else one.stuck_ms,
-                held.get(one.member_id, []),
+                member.pid,
+                f"process {member.pid}",
+                member.has_ended,
+                -1 if member.stuck_ms is None else member.stuck_ms,
+                held.get(member.member_id, []),
             )
-            for one in own.members
+            for member in own.members
         ]
         yield GroupView(own.group, "logstore", own.state, members, _lags(own))
-    for found in kafka_groups(path):
-        held = _held(found)
+    for broker_group in kafka_groups(path):
+        held = _held(broker_group)
         clients = [
             MemberView(
                 -1,
-                f"{one.client_id} at {one.host}",
-                partitions=held.get(one.member_id, []),
+                f"{member.client_id} at {member.host}",
+                partitions=held.get(member.member_id, []),
             )
-            for one in found.members
+            for member in broker_group.members
         ]
-        yield GroupView(found.group, found.protocol, found.state, clients, _lags(found))
+        yield GroupView(
+            broker_group.group,
+            broker_group.protocol,
+            broker_group.state,
+            clients,
+            _lags(broker_group),
+        )
 
 
 def _held(group: ConsumerGroup | KafkaGroup) -> dict[str, list[str]]:

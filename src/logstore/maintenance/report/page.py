@@ -130,8 +130,8 @@ def _header(facts: StoreView) -> Html:
 
 
 def _verdict(facts: StoreView) -> tuple[str, str]:
-    critical = sum(one.level == CRITICAL for one in facts.findings)
-    warnings = sum(one.level == WARNING for one in facts.findings)
+    critical = sum(finding.level == CRITICAL for finding in facts.findings)
+    warnings = sum(finding.level == WARNING for finding in facts.findings)
     if critical:
         more = f", {count_text(warnings, 'warning')}" if warnings else ""
         return "critical", count_text(critical, "problem") + more
@@ -142,17 +142,22 @@ def _verdict(facts: StoreView) -> tuple[str, str]:
 
 def _tiles(facts: StoreView) -> Html:
     partitions = facts.partitions
-    records = sum(one.records for one in partitions)
-    about = "about " if not all(one.is_counted for one in partitions) else ""
+    records = sum(partition.records for partition in partitions)
+    about = (
+        "about " if not all(partition.is_counted for partition in partitions) else ""
+    )
     first = min((p.first_time_ms for p in partitions if p.first_time_ms >= 0),
                 default=-1)  # fmt: skip
-    last = max((one.last_time_ms for one in partitions), default=-1)
-    log = sum(one.size_bytes for one in partitions)
-    other = sum(one.other_bytes for one in partitions)
+    last = max((partition.last_time_ms for partition in partitions), default=-1)
+    log = sum(partition.size_bytes for partition in partitions)
+    other = sum(partition.other_bytes for partition in partitions)
     rows = [
         (number_text(len(facts.topics)), "topic" + "s" * (len(facts.topics) != 1)),
         (number_text(len(partitions)), "partition" + "s" * (len(partitions) != 1)),
-        (number_text(sum(len(one.segments) for one in partitions)), "segments"),
+        (
+            number_text(sum(len(partition.segments) for partition in partitions)),
+            "segments",
+        ),
         (about + number_text(records), "records"),
         (size_text(log), f"of log, {size_text(other)} beside it"),
     ]
@@ -185,7 +190,7 @@ def _attention(facts: StoreView) -> Html:
             )
         ]
     else:
-        items = [_finding(one) for one in facts.findings[:_FINDINGS_MAX]]
+        items = [_finding(finding) for finding in facts.findings[:_FINDINGS_MAX]]
     rest = len(facts.findings) - _FINDINGS_MAX
     more = tag("p", f"... and {number_text(rest)} more.", cls="small")
     return join(
@@ -195,18 +200,18 @@ def _attention(facts: StoreView) -> Html:
     )
 
 
-def _finding(one: Attention) -> Html:
+def _finding(finding: Attention) -> Html:
     return tag(
         "li",
-        icon(one.level),
+        icon(finding.level),
         tag(
             "div",
-            tag("b", one.title),
-            tag("span", one.level, cls="lvl"),
-            tag("p", one.detail) if one.detail else None,
-            tag("code", one.advice) if one.advice else None,
+            tag("b", finding.title),
+            tag("span", finding.level, cls="lvl"),
+            tag("p", finding.detail) if finding.detail else None,
+            tag("code", finding.advice) if finding.advice else None,
         ),
-        cls=one.level,
+        cls=finding.level,
     )
 
 
@@ -254,8 +259,8 @@ def _topics(facts: StoreView) -> list[Html]:
         ),
         scale.legend(),
     ]
-    parts += [topic_section(topic, scale, is_open=at < 12)
-        for at, topic in enumerate(sorted(shown, key=_rank))]  # fmt: skip
+    parts += [topic_section(topic, scale, is_open=index < 12)
+        for index, topic in enumerate(sorted(shown, key=_rank))]  # fmt: skip
     rest = len(facts.topics) - len(shown)
     if rest:
         parts.append(
@@ -274,7 +279,9 @@ def _shown(topics: Sequence[TopicView]) -> list[TopicView]:
 
 def _rank(topic: TopicView) -> tuple[bool, int]:
     """Topics with problems first, then the largest."""
-    has_problems = any(one.problems or one.error for one in topic.partitions)
+    has_problems = any(
+        partition.problems or partition.error for partition in topic.partitions
+    )
     return not has_problems, -topic.size_bytes
 
 

@@ -124,20 +124,20 @@ def producer_section(facts: StoreView) -> Html:
     if not facts.producers:
         return join()
     rows = []
-    for one in facts.producers[:_PRODUCERS_MAX]:
-        kind = "transactional" if one.is_transactional else "idempotent"
-        names = one.partitions[:_PARTITIONS_NAMED]
-        rest = len(one.partitions) - len(names)
+    for producer in facts.producers[:_PRODUCERS_MAX]:
+        kind = "transactional" if producer.is_transactional else "idempotent"
+        names = producer.partitions[:_PARTITIONS_NAMED]
+        rest = len(producer.partitions) - len(names)
         where = ", ".join(names) + (f" and {rest} more" if rest else "")
-        is_named = one.producer_id >= 0
+        is_named = producer.producer_id >= 0
         rows.append(
             [
-                Cell(str(one.producer_id) if is_named else "without an id"),
+                Cell(str(producer.producer_id) if is_named else "without an id"),
                 Cell(kind if is_named else "plain"),
-                Cell.number(one.epoch),
-                Cell.number(one.records),
-                Cell.size(one.bytes),
-                Cell.time(one.last_time_ms),
+                Cell.number(producer.epoch),
+                Cell.number(producer.records),
+                Cell.size(producer.bytes),
+                Cell.time(producer.last_time_ms),
                 Cell(where),
             ]
         )
@@ -158,21 +158,21 @@ def group_section(facts: StoreView) -> Html:
     if not facts.groups:
         return join()
     rows = []
-    for one in facts.groups[:_GROUPS_MAX]:
-        stuck = sum(member.stuck_ms >= 0 for member in one.members)
+    for group in facts.groups[:_GROUPS_MAX]:
+        stuck = sum(member.stuck_ms >= 0 for member in group.members)
         worst = max(
-            ((lag, name) for name, lag in one.lags.items() if lag is not None),
+            ((lag, name) for name, lag in group.lags.items() if lag is not None),
             default=None,
         )
         rows.append(
             [
-                Cell(one.name),
-                Cell(one.protocol),
-                Cell(one.state),
-                Cell.number(len(one.members)),
-                Cell.number(stuck if one.protocol == "logstore" else -1),
-                Cell.number(len(one.lags)),
-                Cell.number(-1 if one.lag is None else max(one.lag, 0)),
+                Cell(group.name),
+                Cell(group.protocol),
+                Cell(group.state),
+                Cell.number(len(group.members)),
+                Cell.number(stuck if group.protocol == "logstore" else -1),
+                Cell.number(len(group.lags)),
+                Cell.number(-1 if group.lag is None else max(group.lag, 0)),
                 Cell("-" if worst is None else f"{worst[1]} ({number_text(worst[0])})"),
             ]
         )

@@ -43,8 +43,8 @@ def bounds_of(intervals: Sequence[Interval]) -> tuple[int, int] | None:
     the others would not be visible. None if no record has a time."""
     if not intervals:
         return None
-    first = min(one.first_ms for one in intervals)
-    last = max(one.last_ms for one in intervals)
+    first = min(interval.first_ms for interval in intervals)
+    last = max(interval.last_ms for interval in intervals)
     low = _quantile(sorted((i.first_ms, i.records) for i in intervals))
     high = _quantile(sorted(((i.last_ms, i.records) for i in intervals), reverse=True))
     if (high - low + _SECOND) * _SHORTER < last - first:
@@ -72,7 +72,7 @@ def series_of(
         records: in all; records in no interval have no time.
     """
     intervals = list(intervals)
-    timed = sum(one.records for one in intervals)
+    timed = sum(span.records for span in intervals)
     # A sum of weights is rarely exact.
     untimed = records - timed if records - timed > 0.5 else 0.0
     if bounds is None:
@@ -81,8 +81,8 @@ def series_of(
     start = bounds[0] // step * step
     count = (bounds[1] - start) // step + 1
     series = Series(start, step, [0.0] * count, [0.0] * count, untimed=untimed)
-    for one in intervals:
-        _put(series, one, bounds)
+    for interval in intervals:
+        _put(series, interval, bounds)
     return series
 
 
@@ -103,26 +103,26 @@ def sum_of(parts: Sequence[Series]) -> Series:
     return whole
 
 
-def _put(series: Series, one: Interval, bounds: tuple[int, int]) -> None:
-    first, last = max(one.first_ms, bounds[0]), min(one.last_ms, bounds[1])
+def _put(series: Series, interval: Interval, bounds: tuple[int, int]) -> None:
+    first, last = max(interval.first_ms, bounds[0]), min(interval.last_ms, bounds[1])
     if first > last:
-        series.outside += one.records
+        series.outside += interval.records
         return
     step, start = series.step_ms, series.start_ms
     low, high = (first - start) // step, (last - start) // step
     span = max(last - first, 1)
-    for at in range(low, high + 1):
-        begin = max(first, start + at * step)
-        end = min(last, start + (at + 1) * step)
+    for bucket in range(low, high + 1):
+        begin = max(first, start + bucket * step)
+        end = min(last, start + (bucket + 1) * step)
         part = 1.0 if low == high else max(end - begin, 0) / span
-        series.records[at] += one.records * part
-        series.bytes[at] += one.bytes * part
+        series.records[bucket] += interval.records * part
+        series.bytes[bucket] += interval.bytes * part
 
 
 def quantile_edges(values: Sequence[int], count: int) -> list[int]:
     """Up to `count` - 1 rising edges that cut values into groups of about one size."""
     ordered = sorted(values)
-    edges = {ordered[len(ordered) * at // count] for at in range(1, count)}
+    edges = {ordered[len(ordered) * rank // count] for rank in range(1, count)}
     return sorted(edge for edge in edges if edge > ordered[0])
 
 

@@ -47,8 +47,10 @@ class MapScale:
     @classmethod
     def of(cls, facts: StoreView) -> MapScale:
         """The scale for a store."""
-        segments = [one for p in facts.partitions for one in p.segments]
-        times = [one.last_time_ms for one in segments if one.size_bytes] or [-1]
+        segments = [segment for p in facts.partitions for segment in p.segments]
+        times = [
+            segment.last_time_ms for segment in segments if segment.size_bytes
+        ] or [-1]
         edges = tuple(quantile_edges(times, AGES))
         # Use the newest colours: with few ages, segments do not look old.
         shift = AGES - 1 - len(edges)
@@ -65,10 +67,10 @@ class MapScale:
         edges = self.edges[shift:]
         starts = (self.oldest_ms, *edges)
         parts = []
-        for at, text in enumerate(_distinct(starts)):
+        for index, text in enumerate(_distinct(starts)):
             if len(starts) > 1:
-                text = f"oldest, from {text}" if at == 0 else f"from {text}"
-            swatch = tag("i", style=f"background:var(--a{shift + at})")
+                text = f"oldest, from {text}" if index == 0 else f"from {text}"
+            swatch = tag("i", style=f"background:var(--a{shift + index})")
             parts.append(tag("span", swatch, text))
         parts.append(tag("span", tag("i", cls="hurt"), "damaged"))
         parts.append(tag("span", tag("i", cls="idx"), "index damaged"))
@@ -88,8 +90,10 @@ def _distinct(times: tuple[int, ...]) -> list[str]:
 def topic_section(topic: TopicView, scale: MapScale, *, is_open: bool) -> Html:
     """One topic; a click opens one that is closed."""
     partitions = topic.partitions
-    problems = sum(len(one.problems) + bool(one.error) for one in partitions)
-    segments = sum(len(one.segments) for one in partitions)
+    problems = sum(
+        len(partition.problems) + bool(partition.error) for partition in partitions
+    )
+    segments = sum(len(partition.segments) for partition in partitions)
     facts = [
         count_text(len(partitions), "partition"),
         count_text(segments, "segment"),
@@ -99,8 +103,8 @@ def topic_section(topic: TopicView, scale: MapScale, *, is_open: bool) -> Html:
         facts.append(count_text(problems, "problem"))
     summary = tag("summary", topic.name, tag("span", " · ".join(facts), cls="small"))
     shown = _shown(partitions, scale.rows)
-    widest = max((one.size_bytes for one in partitions), default=0)
-    rows = [_row(one, widest, scale) for one in shown]
+    widest = max((partition.size_bytes for partition in partitions), default=0)
+    rows = [_row(partition, widest, scale) for partition in shown]
     rest = len(partitions) - len(shown)
     more = f"{count_text(rest, 'more partition')} without a problem, not drawn."
     body = tag(
@@ -131,9 +135,12 @@ def _shown(partitions: list[PartitionView], most: int) -> list[PartitionView]:
         return partitions
     ranked = sorted(
         partitions,
-        key=lambda one: (not (one.problems or one.error), -one.size_bytes),
+        key=lambda partition: (
+            not (partition.problems or partition.error),
+            -partition.size_bytes,
+        ),
     )
-    return sorted(ranked[:most], key=lambda one: one.number)
+    return sorted(ranked[:most], key=lambda partition: partition.number)
 
 
 def _settings(topic: TopicView) -> Html:
@@ -164,8 +171,14 @@ def _row(partition: PartitionView, widest: int, scale: MapScale) -> Html:
 
 
 def _problems(partitions: list[PartitionView]) -> Html:
-    problems = [(one.name, text) for one in partitions for _, text in one.problems]
-    problems += [(one.name, one.error) for one in partitions if one.error]
+    problems = [
+        (partition.name, text)
+        for partition in partitions
+        for _, text in partition.problems
+    ]
+    problems += [
+        (partition.name, partition.error) for partition in partitions if partition.error
+    ]
     if not problems:
         return join()
     rows = [
@@ -186,19 +199,19 @@ def _problems(partitions: list[PartitionView]) -> Html:
 def _partition_table(partitions: list[PartitionView]) -> Html:
     rows = [
         [
-            Cell.number(one.number),
-            Cell.number(one.start_offset),
-            Cell.number(one.end_offset),
-            Cell.number(one.durable_offset),
-            Cell.number(one.records),
-            Cell.number(len(one.segments)),
-            Cell.size(one.size_bytes),
-            Cell.size(one.other_bytes),
-            Cell.time(one.first_time_ms),
-            Cell.time(one.last_time_ms),
-            Cell.number(len(one.problems)),
+            Cell.number(partition.number),
+            Cell.number(partition.start_offset),
+            Cell.number(partition.end_offset),
+            Cell.number(partition.durable_offset),
+            Cell.number(partition.records),
+            Cell.number(len(partition.segments)),
+            Cell.size(partition.size_bytes),
+            Cell.size(partition.other_bytes),
+            Cell.time(partition.first_time_ms),
+            Cell.time(partition.last_time_ms),
+            Cell.number(len(partition.problems)),
         ]
-        for one in partitions
+        for partition in partitions
     ]
     head = ("Partition", "Start", "End", "Durable", "Records", "Segments", "Log",
             "Other files", "First record", "Last record", "Problems")  # fmt: skip

@@ -62,10 +62,10 @@ class Contents:
                 log.faults.append(BadHeader(offset, damage.reason))
 
     def compressed(
-        self, buffer: native.Buffer, n: int, pos: int, at: int
+        self, buffer: native.Buffer, n: int, pos: int, file_pos: int
     ) -> tuple[int, int, native.NativeError | None]:
-        """Walk over the compressed batches at `pos` of a buffer, which is at byte `at`
-        of the file: (end, records, error)."""
+        """Walk over the compressed batches at `pos` of a buffer, which is at byte
+        `file_pos` of the file: (end, records, error)."""
         decoder = self._run.decoder
         records, want = 0, 1
         while True:
@@ -82,7 +82,7 @@ class Contents:
                 if header.codec == 0:
                     return pos, records, None
                 if self._log.is_deep:
-                    records += self._payload(header, buffer, at)
+                    records += self._payload(header, buffer, file_pos)
                 else:
                     self._run.unopened += 1
                     if header.record_count >= 0:
@@ -101,12 +101,12 @@ class Contents:
             want = min(want * 2, 64)
 
     def _payload(
-        self, header: native.BatchHeader, buffer: native.Buffer, at: int
+        self, header: native.BatchHeader, buffer: native.Buffer, file_pos: int
     ) -> int:
         """Decompress and decode a batch; returns its record count."""
         run, decoder = self._run, self._run.decoder
         last = decoder.last_offset
-        position, end = at + header.pos, header.last_offset
+        position, end = file_pos + header.pos, header.last_offset
         first = header.base_offset if header.base_offset >= 0 else max(last + 1, 0)
         try:
             payload = open_payload(header, buffer.raw, run.limit)

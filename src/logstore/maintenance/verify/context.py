@@ -203,15 +203,15 @@ def context_of(
 
 def settings_of(root: Directory) -> dict[str, TopicConfig]:
     """The readable settings that logstore has of the topics of a store."""
-    found: dict[str, TopicConfig] = {}
+    settings: dict[str, TopicConfig] = {}
     try:
         value = checkpoints.read_state(root, layout.TOPICS) or {"topics": {}}
     except (OSError, LogStoreError, ValueError):
-        return found
+        return settings
     for topic, row in value["topics"].items():
         with contextlib.suppress(KeyError, TypeError, ConfigError):
-            found[topic] = from_stored(row["config"])
-    return found
+            settings[topic] = from_stored(row["config"])
+    return settings
 
 
 def topic_config(root: Directory, directory: Directory) -> TopicConfig:

@@ -231,8 +231,8 @@ class LogFrames(Iterator[LogFrame]):
         return True
 
     def _bytes(self, position: int, size: int) -> bytes:
-        at = position - self._begin
-        if at < 0 or at + size > len(self._window):
+        index = position - self._begin
+        if index < 0 or index + size > len(self._window):
             room = max(size, min(self._room, self.size_bytes - position))
             self._room = min(2 * self._room, _WINDOW_BYTES)
             buffer = bytearray(room)
@@ -240,8 +240,8 @@ class LogFrames(Iterator[LogFrame]):
             if done < size:
                 reason = f"the file ends at byte {position + done} now"
                 raise self._error_of(Damage(reason, 0), position)
-            self._window, self._begin, at = bytes(buffer[:done]), position, 0
-        return self._window[at : at + size]
+            self._window, self._begin, index = bytes(buffer[:done]), position, 0
+        return self._window[index : index + size]
 
     def _error_of(self, damage: Damage, position: int) -> Exception:
         return self._segment.error_of(damage, position, 0)

@@ -168,13 +168,13 @@ class OffsetIndexCheck(IndexFile):
         slot = self.cursor.slot
         while slot < self.count and self.positions[slot] <= end:
             pos = self.positions[slot]
-            at = bisect.bisect_left(positions, pos)
-            if at == len(positions) or positions[at] != pos:
+            index = bisect.bisect_left(positions, pos)
+            if index == len(positions) or positions[index] != pos:
                 # Before the run: in a damaged part, or a part that cannot be checked.
                 if pos < 0 or not self.log.is_damaged_at(pos):
                     self.faults.add(slot, f"has position {pos}, where no batch begins")
             else:
-                before = table.offsets[at - 1] if at else table.before
+                before = table.offsets[index - 1] if index else table.before
                 if offsets[slot] <= before:
                     self.faults.add(
                         slot, f"has offset {self.log.base + offsets[slot]}, which lies "
@@ -272,19 +272,19 @@ class TimeIndexCheck(IndexFile):
         Inside a batch, any timestamp from the largest before it to its own is right.
         """
         timestamp, offset = entry
-        slot, largest, at = -1, *self.largest
+        slot, largest, largest_offset = -1, *self.largest
         if count:
             slot, t, o = native.index_floor(table.times, count, timestamp, True)
             if slot >= 0:
-                largest, at = t, o
+                largest, largest_offset = t, o
         after = self._entry_of(table, slot + 1, count)
         if largest == timestamp:
-            if at > offset:
-                return self._is_inside(table, offset, at)
+            if largest_offset > offset:
+                return self._is_inside(table, offset, largest_offset)
             return after is None or after[1] > offset
         if largest > timestamp or after is None:
             return False
-        return at <= offset and self._is_inside(table, offset, after[1])
+        return largest_offset <= offset and self._is_inside(table, offset, after[1])
 
     def _is_inside(self, table: Table, offset: int, last: int) -> bool:
         """Whether an offset lies in the batch that ends with `last`, before its end."""

@@ -252,12 +252,12 @@ def _log_entries(
     try:
         while pos < size:
             try:
-                for header, buffer, at in segment.headers(
+                for header, buffer, position in segment.headers(
                     OffsetPosition(pos, native.OFFSET_UNKNOWN)
                 ):
                     data = buffer.raw[header.pos : header.pos + header.size]
-                    pos, last = at + header.size, header.last_offset
-                    yield _log_entry(segment, header, data, at, limit, None)
+                    pos, last = position + header.size, header.last_offset
+                    yield _log_entry(segment, header, data, position, limit, None)
                 return
             except (CorruptRecordError, UnsupportedError) as error:
                 reason = (

@@ -522,8 +522,8 @@ class LogWalk:
         run = log.runs[-1]
         before = log.runs[-2].last if len(log.runs) > 1 else log.base - 1
         place = OffsetPosition(run.begin, native.OFFSET_UNKNOWN)
-        for header, buffer, at in segment.headers(place, checks=0):
-            batch = Sound(at, header, buffer)
+        for header, buffer, position in segment.headers(place, checks=0):
+            batch = Sound(position, header, buffer)
             if batch.end >= run.end:
                 first = batch.first_offset()
                 is_next = 0 <= first <= before + 1 and batch.ends_with_its_content()

@@ -324,25 +324,25 @@ def _misplaced(log: LogFacts, batch: Misplaced) -> Finding:
     return _problem(OFFSETS, log.path, text, batch.position, begin, end)
 
 
-def _shorten(findings: list[Finding], at: int, fault: Misplaced | Gap) -> None:
+def _shorten(findings: list[Finding], index: int, fault: Misplaced | Gap) -> None:
     """Shorten the finding about the last batch, which jumps ahead: only offsets below
     the next one are lost."""
-    jump = findings[at] if findings else None
+    jump = findings[index] if findings else None
     following = fault.first if isinstance(fault, Misplaced) else fault.following
     if jump is None or jump.kind != OFFSETS or following is None:
         return
     first, last = jump.first_offset, jump.last_offset
     if first is not None and last is not None:
         last = max(first, min(last, following - 1))
-        findings[at] = dataclasses.replace(jump, last_offset=last)
+        findings[index] = dataclasses.replace(jump, last_offset=last)
 
 
-def _forget(findings: list[Finding], at: int, position: int) -> None:
+def _forget(findings: list[Finding], index: int, position: int) -> None:
     """Remove the finding there if it is about the order of the batch at a position:
     that has changed places with the next one, whose finding is about both."""
-    last = findings[at] if findings else None
+    last = findings[index] if findings else None
     if last is not None and (last.kind, last.position) == (OFFSETS, position):
-        findings.pop(at)
+        findings.pop(index)
 
 
 def _not_in_place(log: LogFacts, batch: NotInPlace) -> Finding:

@@ -213,8 +213,8 @@ class PartitionCheck(Check):
     def _check_others(self, names: list[str]) -> None:
         """Check files that are neither a log nor an index of one."""
         run, directory = self.run_of, self.directory
-        found = self.decided.plan.operations
-        obsolete = {*found.superseded, *found.leftovers, *found.waiting}
+        operations = self.decided.plan.operations
+        obsolete = {*operations.superseded, *operations.leftovers, *operations.waiting}
         for name in names:
             if name in obsolete:
                 continue

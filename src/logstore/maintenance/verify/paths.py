@@ -44,17 +44,17 @@ def open_given(files: Files, path: str) -> tuple[Directory, list[str], bool]:
         StoreNotFoundError: it is neither, or does not exist.
         StorageError: it cannot be read.
     """
-    given = open_root(files, path)
+    directory = open_root(files, path)
     try:
         with storage_errors("read", path):
-            names = given.names()
-            is_one = is_partition(given, names)
-            if not is_one and not is_store(given, names):
+            names = directory.names()
+            is_one = is_partition(directory, names)
+            if not is_one and not is_store(directory, names):
                 raise no_log_directory(path)
     except BaseException:
-        given.close()
+        directory.close()
         raise
-    return given, names, is_one
+    return directory, names, is_one
 
 
 def partitions_in(root: Directory) -> list[str]:

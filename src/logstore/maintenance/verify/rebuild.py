@@ -128,20 +128,20 @@ def rebuild_index(
             raise StoreNotFoundError(f"{full} has no index to be built", path=full)
         base, full = parsed.base_offset, os.path.dirname(full)
     with contextlib.ExitStack() as stack:
-        given, _, is_one = open_given(files, full)
-        stack.callback(given.close)
-        if is_one and parse_partition_directory(given.name) is None:
+        directory, _, is_one = open_given(files, full)
+        stack.callback(directory.close)
+        if is_one and parse_partition_directory(directory.name) is None:
             raise StoreNotFoundError(
                 f"{full} has files of a partition, but its name is not that of one "
                 f"(topic-0); nothing was done",
                 path=full,
             )
-        root, partitions = given, [given]
+        root, partitions = directory, [directory]
         if is_one:
             root = open_root(files, os.path.dirname(full))
             stack.callback(root.close)
         else:
-            partitions = [given.child(name) for name in partitions_in(given)]
+            partitions = [directory.child(name) for name in partitions_in(directory)]
         if not dry_run:
             prepare_root(root, store_config or StoreConfig())
             for partition in partitions:

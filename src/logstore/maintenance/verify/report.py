@@ -198,7 +198,7 @@ class Run:
     @property
     def problems(self) -> list[Finding]:
         """The faults."""
-        return [one for one in self.findings if one.is_problem]
+        return [finding for finding in self.findings if finding.is_problem]
 
     def problem(self, kind: str, path: str, message: str, *place: int | None) -> None:
         """A fault; `place`: position, first and last offset, as far as known."""
@@ -242,8 +242,16 @@ class Run:
     def report(self) -> VerifyReport:
         findings = tuple(dict.fromkeys(self.findings))
         return VerifyReport(
-            tuple(VerifyProblem(*view(one)) for one in findings if one.is_problem),
-            tuple(VerifyNote(*view(one)) for one in findings if not one.is_problem),
+            tuple(
+                VerifyProblem(*view(finding))
+                for finding in findings
+                if finding.is_problem
+            ),
+            tuple(
+                VerifyNote(*view(finding))
+                for finding in findings
+                if not finding.is_problem
+            ),
             self.segments,
             self.batches,
             self.records,
@@ -279,10 +287,10 @@ class Reporting:
         return True
 
 
-def view(one: Finding) -> tuple[str, str, int | None, int | None, int | None, str]:
+def view(finding: Finding) -> tuple[str, str, int | None, int | None, int | None, str]:
     """The fields of a `Problem` or `Note`."""
-    offsets = one.first_offset, one.last_offset
-    return one.kind, one.path, one.position, *offsets, one.message
+    offsets = finding.first_offset, finding.last_offset
+    return finding.kind, finding.path, finding.position, *offsets, finding.message
 
 
 class Check:

@@ -137,8 +137,8 @@ def examine(
     run = Run(files or Files(), deep, on_progress, store_config)
     checks: list[Check] = []
     try:
-        for one in path_or_paths:
-            checks.append(_target(run, os.path.abspath(os.fspath(one))))
+        for path in path_or_paths:
+            checks.append(_target(run, os.path.abspath(os.fspath(path))))
         run.meter.total = sum(check.size() for check in checks)
         run_jobs((job for c in checks for job in c.jobs()), count, run.meter.stop)
     finally:
@@ -384,7 +384,7 @@ class FileCheck(Check):
         walk.run()
         if self.kind != LOG:
             path = walk.facts.path
-            run.findings = [one for one in run.findings if one.path != path]
+            run.findings = [finding for finding in run.findings if finding.path != path]
 
 
 class LonePartition(Check):

@@ -107,33 +107,36 @@ class TransactionIndexes:
         producers = Producers(self._segments[0].base_offset)
         last = self._segments[-1]
         try:
-            for one in aborted_in(producers, self._segments, last.next_offset, _LIMIT):
-                self._check_one(run, one, is_finished=is_finished)
+            for transaction in aborted_in(
+                producers, self._segments, last.next_offset, _LIMIT
+            ):
+                self._check_one(run, transaction, is_finished=is_finished)
         except (CorruptRecordError, UnsupportedError, RecordTooLargeError):
             return  # reported with its batch
         except StorageError as error:
             run.unreadable(last.path, error)
 
     def _check_one(
-        self, run: Run, one: AbortedTransaction, *, is_finished: bool
+        self, run: Run, transaction: AbortedTransaction, *, is_finished: bool
     ) -> None:
-        entries = self.entries.get(one.base_offset, [])
+        entries = self.entries.get(transaction.base_offset, [])
         if entries is None:
             return  # the whole index is reported
         matching = [
             (slot, entry)
             for slot, entry in enumerate(entries)
-            if (entry.producer_id, entry.last_offset) == (one.producer_id, one.marker)
+            if (entry.producer_id, entry.last_offset)
+            == (transaction.producer_id, transaction.marker)
         ]
         slot, entry = matching[0] if matching else (0, None)
-        fault = one.fault_of(entry)
+        fault = transaction.fault_of(entry)
         if not fault:
             return
-        path = self._directory.path_of(segment_file(one.base_offset, TXN_INDEX))
+        path = self._directory.path_of(segment_file(transaction.base_offset, TXN_INDEX))
         text = (
             f"transaction index {path}: the aborted transaction of producer "
-            f"{one.producer_id} that ends at offset {one.marker} {fault}; a broker "
-            f"would serve its records as committed"
+            f"{transaction.producer_id} that ends at offset {transaction.marker} "
+            f"{fault}; a broker would serve its records as committed"
         )
         if is_finished:
             run.note(TXN_INDEX_FAULT, path, f"{text}, if it did not read the log again")

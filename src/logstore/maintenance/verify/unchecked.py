@@ -151,20 +151,20 @@ def messages(data: bytes, limit: int) -> list[UncheckedMessage]:
             raise Damage(
                 f"a wrapper has offset {offset}, and its last message {inner[-1][0]}", 0
             )
-    found = []
-    for at, bytes_ in inner:
+    inner_messages = []
+    for inner_offset, bytes_ in inner:
         _, inner_magic, inner_attributes = _MESSAGE.unpack_from(bytes_)
         if inner_magic != magic:
             raise Damage(f"a message of magic {inner_magic} is in one of {magic}", 0)
         if inner_attributes & _CODEC_MASK:
             raise Damage("a message in a wrapper is compressed", 0)
-        found.append(_message(bytes_, at + shift, append_time))
-    return found
+        inner_messages.append(_message(bytes_, inner_offset + shift, append_time))
+    return inner_messages
 
 
 def _inner(payload: bytes) -> list[tuple[int, bytes]]:
     """(offset, bytes) of the messages in a wrapper; a torn last one is left out."""
-    found, pos = [], 0
+    frames, pos = [], 0
     while pos + _FRAME.size <= len(payload):
         offset, size = _FRAME.unpack_from(payload, pos)
         pos += _FRAME.size
@@ -172,9 +172,9 @@ def _inner(payload: bytes) -> list[tuple[int, bytes]]:
             raise Damage(f"a message states {size} bytes; it has {_MESSAGE_MIN}", 0)
         if pos + size > len(payload):
             break
-        found.append((offset, payload[pos : pos + size]))
+        frames.append((offset, payload[pos : pos + size]))
         pos += size
-    return found
+    return frames
 
 
 def _message(data: bytes, offset: int, append_time: int | None) -> UncheckedMessage:

@@ -76,41 +76,41 @@ class Identified(NamedTuple):
 
 def decide(facts: IdentityFacts) -> Identified:
     """The ids of a log."""
-    key, topic_id, found = facts.key, facts.topic_id, facts.found
-    is_of_topic = found is not None and found.is_of(topic_id, key.topic)
+    key, topic_id, identity = facts.key, facts.topic_id, facts.found
+    is_of_topic = identity is not None and identity.is_of(topic_id, key.topic)
     recorded = facts.earlier if facts.recorded is None else facts.recorded
-    log_id = log_id_in(key, topic_id, found, recorded)
+    log_id = log_id_in(key, topic_id, identity, recorded)
     is_known = facts.has_settings or not facts.is_new_id
     return Identified(
         log_id,
         is_identified=facts.is_noted
-        and found is not None
-        and found[:3] == (topic_id, *key)
-        and found.log_id == log_id,
-        is_foreign=found is not None and not is_of_topic,
+        and identity is not None
+        and identity[:3] == (topic_id, *key)
+        and identity.log_id == log_id,
+        is_foreign=identity is not None and not is_of_topic,
         # If another program has written, there may never have been an id.
         is_renewed=facts.is_own and not is_known and facts.has_own_files,
-        is_cut=may_be_changed(facts.recorded, facts.earlier, found),
+        is_cut=may_be_changed(facts.recorded, facts.earlier, identity),
     )
 
 
 def may_be_changed(
-    counts: object | None, stale: object | None, found: TopicIdentity | None
+    counts: object | None, stale: object | None, identity: TopicIdentity | None
 ) -> bool:
     """Whether another program may have changed a log that logstore has written to.
 
     Args:
         counts: of its state, if that counts.
         stale: of its state, if that does not count.
-        found: what `.logstore-topic` says.
+        identity: what `.logstore-topic` says.
     """
-    return counts is None and not (stale is None and found is None)
+    return counts is None and not (stale is None and identity is None)
 
 
 def log_id_in(
     key: TopicPartition,
     topic_id: str,
-    found: TopicIdentity | None,
+    identity: TopicIdentity | None,
     recorded: str | None,
 ) -> str:
     """The id of a log, for its owner and for readers. An id that an earlier release has
@@ -118,12 +118,12 @@ def log_id_in(
 
     Args:
         topic_id: of the topic.
-        found: what `.logstore-topic` says.
+        identity: what `.logstore-topic` says.
         recorded: what the state file says; "" or None: nothing.
     """
-    if found is not None and found.topic_id == topic_id:
-        recorded = recorded or found.log_id
-    elif found is not None and found.is_of(topic_id, key.topic):
+    if identity is not None and identity.topic_id == topic_id:
+        recorded = recorded or identity.log_id
+    elif identity is not None and identity.is_of(topic_id, key.topic):
         recorded = ""  # that of the log that this is a copy of
     return recorded or log_id_of(topic_id, key.partition)
 

@@ -53,14 +53,14 @@ class KnownIds:
         topic_id: str = self._settings.of(topic).get("id", "")
         if topic_id or topic not in self._numbers:
             return topic_id
-        found = self._found.get(topic)
-        if found is None:
+        directory_id = self._found.get(topic)
+        if directory_id is None:
 
             def is_taken(topic_id: str, name: str) -> bool:
                 return self._is_taken(topic, topic_id, name)
 
-            found = self._found[topic] = self._directories.found(topic, is_taken)
-        return found
+            directory_id = self._found[topic] = self._directories.found(topic, is_taken)
+        return directory_id
 
     def _is_taken(self, topic: str, topic_id: str, name: str) -> bool:
         """Whether another topic than `topic` has an id, perhaps the one with a name."""
@@ -88,10 +88,10 @@ class KnownIds:
         directory = self._root.child(layout.partition_directory(*key))
         with storage_errors("look at", directory.path):
             topic_id = self.topic_id(key.topic)
-            found = identity_in(directory)
-        if found is None or found.is_of(topic_id, key.topic):
+            identity = identity_in(directory)
+        if identity is None or identity.is_of(topic_id, key.topic):
             return topic_id
-        return found.topic_id
+        return identity.topic_id
 
     def identify(
         self, key: TopicPartition, directory: Directory, log_id: str, *, is_empty: bool
@@ -107,12 +107,16 @@ class KnownIds:
         """
         topic, number = key
         topic_id = self.id_for_appends(topic)
-        found = identity_in(directory)
-        kafka_id = kafka_id_of(directory) if found is None else found.kafka_id
+        present_identity = identity_in(directory)
+        kafka_id = (
+            kafka_id_of(directory)
+            if present_identity is None
+            else present_identity.kafka_id
+        )
         identity = TopicIdentity(topic_id, topic, number, kafka_id, log_id)
         count = leading(self._numbers[topic])
         is_noted = not count or self._settings.is_identified(topic)
-        if found != identity:
+        if present_identity != identity:
             # Without a sync, only records appended since can be lost with its name.
             identity.write(directory, sync=not (is_noted and is_empty))
         if not is_noted:

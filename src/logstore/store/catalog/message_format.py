@@ -52,8 +52,8 @@ def last_magic(directory: Directory) -> int | None:
     descriptors = Descriptors(directory.files, 8)
     try:
         parsed = map(layout.parse_segment_file, directory.names())
-        logs = [one for one in parsed if one and one.suffix == layout.LOG]
-        bases = {one.base_offset for one in logs if not one.transition}
+        logs = [file for file in parsed if file and file.suffix == layout.LOG]
+        bases = {file.base_offset for file in logs if not file.transition}
         for base in sorted(bases, reverse=True):
             name = layout.segment_file(base, layout.LOG)
             size = directory.stat(name).size

@@ -47,9 +47,9 @@ class TopicIds:
             OSError: as raised by the system.
         """
         for directory in self._directories(topic):
-            found = identity_in(directory)
-            if found is not None:
-                return found
+            identity = identity_in(directory)
+            if identity is not None:
+                return identity
         return None
 
     def kafka_id(self, topic: str) -> str:
@@ -66,8 +66,12 @@ class TopicIds:
         """
         identity = self.identity(topic)
         if identity is None:
-            found = self.kafka_id(topic)
-            return derived_id(found, topic) if found and is_taken(found, "") else found
+            kafka_id = self.kafka_id(topic)
+            return (
+                derived_id(kafka_id, topic)
+                if kafka_id and is_taken(kafka_id, "")
+                else kafka_id
+            )
         # With another name it was moved, if the original topic is gone.
         is_copy = is_taken(identity.topic_id, identity.topic)
         if topic == identity.topic and is_copy:
@@ -77,8 +81,10 @@ class TopicIds:
     def has_id(self, topic: str, topic_id: str) -> bool:
         """Whether a partition of a topic has been written to under this id."""
         return any(
-            found is not None and found.topic_id == topic_id and found.topic == topic
-            for found in map(identity_in, self._directories(topic))
+            identity is not None
+            and identity.topic_id == topic_id
+            and identity.topic == topic
+            for identity in map(identity_in, self._directories(topic))
         )
 
     def is_made_again(self, topic: str, kafka_ids: Container[str]) -> bool:
@@ -110,7 +116,7 @@ class CatalogFile:
     def is_of(
         self,
         key: TopicPartition,
-        found: TopicIdentity | None,
+        identity: TopicIdentity | None,
         held: str,
         *,
         ask_catalog: bool,
@@ -119,14 +125,14 @@ class CatalogFile:
         unless a file contradicts it.
 
         Args:
-            found: the identity in the directory.
+            identity: the identity in the directory.
             ask_catalog: the topics file counts: no other program has written since.
 
         Raises:
             OSError: as the system gives it.
         """
-        if found is not None:
-            return found.is_of(held, key.topic)
+        if identity is not None:
+            return identity.is_of(held, key.topic)
         return not ask_catalog or self._ids().get(key.topic, held) == held
 
     def _ids(self) -> Mapping[str, str]:

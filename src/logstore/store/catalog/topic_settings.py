@@ -162,12 +162,12 @@ class TopicSettings:
         config = self.config(topic)
         if self.of(topic).get("config") is not None:
             return config
-        found = self._continued.get(topic)
-        if found is None:
+        continued_config = self._continued.get(topic)
+        if continued_config is None:
             magic = continued_format(self._root, topic, self._numbers.get(topic, ()))
-            found = dataclasses.replace(config, message_format=magic)
-            self._continued[topic] = found
-        return found
+            continued_config = dataclasses.replace(config, message_format=magic)
+            self._continued[topic] = continued_config
+        return continued_config
 
     def is_identified(self, topic: str) -> bool:
         """Whether the settings say that a partition of the topic was written to."""

@@ -107,9 +107,10 @@ def take_cut(
             # A first append, without this lock, may add a topic: it changes no value.
             settings = copy.deepcopy(dict(topics.catalog.settings.stored))
             points = {
-                one.key: context.state.ownership.points[one.key]
-                for one in partitions
-                if one.log is None and one.key in context.state.ownership.points
+                partition.key: context.state.ownership.points[partition.key]
+                for partition in partitions
+                if partition.log is None
+                and partition.key in context.state.ownership.points
             }
             files = _contents(root, _KAFKA_FILES)
             ownership = context.state.ownership
@@ -171,13 +172,13 @@ def _group_files(root: Directory) -> list[str]:
 
 def _contents(root: Directory, names: Iterable[str]) -> dict[str, bytes]:
     """The contents of the files that exist."""
-    found = {}
+    contents = {}
     for name in names:
         try:
-            found[name] = root.read_file(name)
+            contents[name] = root.read_file(name)
         except FileNotFoundError:
             continue
-    return found
+    return contents
 
 
 def _whole_batches(root: Directory, name: str) -> bytes:

@@ -205,7 +205,9 @@ class _Snapshot:
         self._files = context.files
         self._cut = cut
         self._path, self._links, self._on_progress = target
-        logs = [one.log for one in cut.partitions if one.log is not None]
+        logs = [
+            partition.log for partition in cut.partitions if partition.log is not None
+        ]
         self._total = sum(sum(log.sizes) for log in logs)
         self._done = self._linked = self._segments = 0
 
@@ -247,7 +249,7 @@ class _Snapshot:
         ledger = cut.ledger or {"published": []}
         return SnapshotReport(
             self._path,
-            len({one.key.topic for one in cut.partitions}),
+            len({partition.key.topic for partition in cut.partitions}),
             len(cut.partitions),
             self._segments,
             len(cut.groups),
@@ -257,7 +259,11 @@ class _Snapshot:
             tuple(
                 sorted(
                     [
-                        *(one.key for one in cut.partitions if one.log is None),
+                        *(
+                            partition.key
+                            for partition in cut.partitions
+                            if partition.log is None
+                        ),
                         *cut.missing,
                     ]
                 )
@@ -273,9 +279,9 @@ class _Snapshot:
             with root.use() as fd:
                 self._files.set_access(fd, root.access)
         root.write_file(layout.UNFINISHED, b"")
-        for one in cut.partitions:
-            self._write_partition(root, one)
-            self._check(one)
+        for partition in cut.partitions:
+            self._write_partition(root, partition)
+            self._check(partition)
         self._write_cluster(root)
         for name, data in (*cut.groups.items(), *cut.files.items()):
             if data:
@@ -286,8 +292,8 @@ class _Snapshot:
             checkpoints.write_state(root, layout.PUBLISHED, cut.ledger)
         self._write_owner(root)
         root.sync()
-        for one in cut.partitions:
-            self._check(one)
+        for partition in cut.partitions:
+            self._check(partition)
 
     def _write_owner(self, root: Directory) -> None:
         """The owner file says that it was written nowhere: the first opening sees that
@@ -295,9 +301,17 @@ class _Snapshot:
         cut, ownership = self._cut, Ownership(root)
         ownership.unsettle()
         ownership.store_epoch = cut.store_epoch
-        logs = {one.key: one.log for one in cut.partitions if one.log is not None}
+        logs = {
+            partition.key: partition.log
+            for partition in cut.partitions
+            if partition.log is not None
+        }
         ends = {key: log.end for key, log in logs.items()}
-        starts = {one.key: one.start for one in cut.partitions if _is_noted(one)}
+        starts = {
+            partition.key: partition.start
+            for partition in cut.partitions
+            if _is_noted(partition)
+        }
         ownership.lower_high_watermarks(ends)
         # An opening examines damaged logs again if one of the original would do so.
         if cut.is_clean or len(logs) == len(cut.partitions):
@@ -332,42 +346,44 @@ class _Snapshot:
         finally:
             self._files.close(fd)
 
-    def _check(self, one: PartitionCut) -> None:
+    def _check(self, partition: PartitionCut) -> None:
         """Raise if a log has lost what its cut has, or may be that of another topic of
         this name. The topic that was deleted loses its writer after its directory, and
         before another one gets that name."""
         self._context.check_open()
         writers = self._topics.writers
-        is_there = self._cut.root.exists(one.directory.name)
-        if one.writer is None:
-            is_same = one.key in writers.broken
+        is_there = self._cut.root.exists(partition.directory.name)
+        if partition.writer is None:
+            is_same = partition.key in writers.broken
         else:
-            is_same = writers.loaded.get(one.key) is one.writer
+            is_same = writers.loaded.get(partition.key) is partition.writer
         if not (is_there and is_same):
             raise _CutError
-        if one.writer is None:
+        if partition.writer is None:
             return
-        if one.log is None:
-            is_gone = one.writer.start_offset != one.start
+        if partition.log is None:
+            is_gone = partition.writer.start_offset != partition.start
         else:
-            is_gone = one.log.is_gone(one.writer.cuts)
+            is_gone = partition.log.is_gone(partition.writer.cuts)
         if is_gone:
             raise _CutError
 
     # ------------------------------------------------------------ partitions
 
-    def _write_partition(self, root: Directory, one: PartitionCut) -> None:
-        root.make(one.directory.name)
-        to = root.child(one.directory.name)
+    def _write_partition(self, root: Directory, partition: PartitionCut) -> None:
+        root.make(partition.directory.name)
+        to = root.child(partition.directory.name)
         try:
-            names = {*one.directory.names()} - {*one.directory.directories()}
-            if one.writer is not None and one.log is not None:
-                self._write_log(one.writer, one.log, to)
+            names = {*partition.directory.names()} - {
+                *partition.directory.directories()
+            }
+            if partition.writer is not None and partition.log is not None:
+                self._write_log(partition.writer, partition.log, to)
             for name in sorted(names):
-                if _is_copied(name, one.log):
-                    self._copy_file(one.directory, name, to)
+                if _is_copied(name, partition.log):
+                    self._copy_file(partition.directory, name, to)
         except FileNotFoundError as error:
-            self._check(one)
+            self._check(partition)
             raise error
         to.sync()
 
@@ -408,13 +424,13 @@ class _Snapshot:
         """The other files of a sealed segment, also if it is compacted, or deleted,
         meanwhile. Missing files are built at the opening."""
         digest = layout.digest_file(segment.base_offset)
-        usual = [_usual(segment, one) for one in (INDEX, TIME_INDEX, TXN_INDEX)]
+        usual = [_usual(segment, suffix) for suffix in (INDEX, TIME_INDEX, TXN_INDEX)]
         for name in (*usual, digest):
             may_link = self._links and name in usual[:2]
             with writer.lock:
-                file, found = self._opened_beside(writer, segment, name)
+                file, current_name = self._opened_beside(writer, segment, name)
                 is_linked = may_link and self._link(
-                    segment.file.directory, found, to, name
+                    segment.file.directory, current_name, to, name
                 )
             if file is None:
                 continue
@@ -431,9 +447,11 @@ class _Snapshot:
         if segment.file.moved_to and writer.health.is_poisoned:
             raise _CutError  # a compaction failed half-way: either may have the names
         names = names_beside(segment, name, writer.segments)
-        for one in names:
+        for candidate in names:
             with contextlib.suppress(FileNotFoundError):
-                return held_open(self._files, segment.file.directory.open(one)), one
+                return held_open(
+                    self._files, segment.file.directory.open(candidate)
+                ), candidate
         return None, names[0]
 
     def _write_segment(
@@ -505,11 +523,14 @@ class _Snapshot:
             self._on_progress(SnapshotProgress(self._done, self._total))
 
 
-def _is_noted(one: PartitionCut) -> bool:
+def _is_noted(partition: PartitionCut) -> bool:
     """Whether the start of a log is in Kafka's checkpoint: it is no base offset."""
-    if one.log is None:
-        return one.start > 0  # its segments may be unknown
-    return bool(one.log.segments) and one.start > one.log.segments[0].base_offset
+    if partition.log is None:
+        return partition.start > 0  # its segments may be unknown
+    return (
+        bool(partition.log.segments)
+        and partition.start > partition.log.segments[0].base_offset
+    )
 
 
 def _usual(segment: Segment, suffix: str) -> str:
@@ -533,10 +554,10 @@ def _remove(root: Directory, parent: Directory, name: str) -> None:
     """Remove an unfinished snapshot."""
     for directory in root.directories():
         child = root.child(directory)
-        for one in child.names():
-            child.unlink(one, missing_ok=True)
+        for entry in child.names():
+            child.unlink(entry, missing_ok=True)
         root.remove(directory)
     # The mark is the last: what is left of it is no store.
-    for one in sorted(root.names(), key=layout.UNFINISHED.__eq__):
-        root.unlink(one, missing_ok=True)
+    for entry in sorted(root.names(), key=layout.UNFINISHED.__eq__):
+        root.unlink(entry, missing_ok=True)
     parent.remove(name)

@@ -227,9 +227,9 @@ class HandIn:
         for call in waiting:
             if call.error is not None:
                 _answer(call, Answer(call.error))
-        failed = [one for one in outcomes if isinstance(one, LogStoreError)]
+        failed = [result for result in outcomes if isinstance(result, LogStoreError)]
         self.served += len(outcomes) - len(failed)
-        if any(isinstance(one, SyncFailedError) for one in failed):
+        if any(isinstance(error, SyncFailedError) for error in failed):
             self.has_failed = True
         self.has_failed = self.has_failed or self._publisher.has_stuck()
         if self.has_failed and self.ends_when_failed:

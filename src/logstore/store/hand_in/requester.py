@@ -242,15 +242,19 @@ class Requester:
         if answer.error is not None:
             raise answer.error
         if answer.is_short:
-            found = self._remembered(pending)
-            return answer if found is None else found._replace(is_new=answer.is_new)
+            remembered_answer = self._remembered(pending)
+            return (
+                answer
+                if remembered_answer is None
+                else remembered_answer._replace(is_new=answer.is_new)
+            )
         return answer
 
     def _remembered(self, pending: _Pending) -> Answer | None:
         """The answer to a request that was carried out, from the remembered entry."""
         with storage_errors("read", self._root.path):
-            found = self._publications.outcome(*pending.name)
-        entry = found.entry
+            outcome = self._publications.outcome(*pending.name)
+        entry = outcome.entry
         if entry is None:
             return None
         if pending.is_named:
@@ -264,10 +268,10 @@ class Requester:
 
     def _may_be_done(self, name: tuple[str, int]) -> bool:
         try:
-            found = self._publications.outcome(*name)
+            outcome = self._publications.outcome(*name)
         except (LogStoreError, OSError):
             return True
-        return found.entry is not None or not found.is_known
+        return outcome.entry is not None or not outcome.is_known
 
     def _made(
         self,

@@ -161,16 +161,16 @@ def _submitted(asked: Submission) -> PublicationRequest:
         TypeError: a field is of another type.
     """
     logs, identity, sequence, note, metadata, pinned = asked
-    found = request_of(
+    request = request_of(
         logs_of([Staged(tuple(logs))]), identity, sequence, note, metadata, pinned
     )
-    if found.is_call or not identity:
+    if request.is_call or not identity:
         raise ConfigError(
             f"identity {identity!r:.100} is not for callers; nothing was published",
             name="identity",
             value=identity,
         )
-    return found
+    return request
 
 
 class ServedProcesses:
@@ -304,7 +304,7 @@ class ServedProcesses:
             return [], False
         if served.is_blocked or served.fd in self._unreported:
             self._again.add(unique)
-        calls = [Call(served, one, path) for one in taken]
+        calls = [Call(served, request, path) for request in taken]
         if unique not in self._ended_before:
             # Whether it lives is asked before they count.
             return calls, served.has_more
@@ -346,7 +346,9 @@ class ServedProcesses:
         # The watch ends with the file.
         self._unreported.discard(served.fd)
         served.close()
-        for number in [n for n, one in self._watches.items() if one == unique]:
+        for number in [
+            n for n, process_name in self._watches.items() if process_name == unique
+        ]:
             del self._watches[number]
 
     def close(self) -> None:

@@ -53,21 +53,26 @@ class ArrowSource(abc.ABC):
         notebook shows the text."""
         try:
             partitions = self._partitions_now()
-            segments = [one.segments for one in partitions]
-            ends = [(one.start_offset, one.end_offset) for one in partitions]
+            segments = [partition.segments for partition in partitions]
+            ends = [
+                (partition.start_offset, partition.end_offset)
+                for partition in partitions
+            ]
         except LogStoreError:
             return None
         notebook = frames_module("notebook")
         number, size = notebook.Cell.number, notebook.Cell.size
         rows = [
             [
-                number(one.number),
+                number(partition.number),
                 number(start),
                 number(end),
                 number(len(some)),
                 size(sum(segment.size_bytes for segment in some)),
             ]
-            for one, some, (start, end) in zip(partitions, segments, ends, strict=True)
+            for partition, some, (start, end) in zip(
+                partitions, segments, ends, strict=True
+            )
         ]
         page: str = notebook.shown(repr(self), _HEAD, rows)
         return page

@@ -78,11 +78,11 @@ class PartitionReads:
                 view, first, first + 1, decoder, buffer_bytes=LOOKUP_BYTES
             )
             # To its end: the next batch may show that this one has a wrong offset.
-            found = [record for run in runs for record in native.decoded_records(run)]
-            if not found:
+            records = [record for run in runs for record in native.decoded_records(run)]
+            if not records:
                 check_gap(view, offset)
                 raise RecordNotFoundError(offset, partition=self._views.name)
-            return found[0]
+            return records[0]
 
         return unchanged(lookup)
 

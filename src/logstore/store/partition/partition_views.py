@@ -385,8 +385,8 @@ class PartitionViews:
         """
         items = self._column_turns(start, options, look, Latest())
         return (
-            one if isinstance(one, Turn) else native.decoded_records(one)
-            for one in items
+            item if isinstance(item, Turn) else native.decoded_records(item)
+            for item in items
         )
 
     def topic_turns(
@@ -400,8 +400,10 @@ class PartitionViews:
         name, number = self.topic, self.number
         items = self._column_turns(start, options, None, latest)
         return (
-            one if isinstance(one, Turn) else native.decoded_records(one, name, number)
-            for one in items
+            item
+            if isinstance(item, Turn)
+            else native.decoded_records(item, name, number)
+            for item in items
         )
 
     def _column_turns(

@@ -209,7 +209,9 @@ class PartitionWriters:
     def pending(self) -> list[TopicPartition]:
         """The partitions that were not examined yet."""
         known = (self.loaded, self.broken)
-        return [key for key in self.all_keys() if not any(key in one for one in known)]
+        return [
+            key for key in self.all_keys() if not any(key in keys for keys in known)
+        ]
 
     def all_keys(self) -> list[TopicPartition]:
         """All partitions."""
@@ -267,9 +269,9 @@ class PartitionWriters:
             stop=count.stop,
         )
         with contextlib.closing(results):
-            for one in results:
-                if one is not None:
-                    self._take(one.item, one.result)
+            for outcome in results:
+                if outcome is not None:
+                    self._take(outcome.item, outcome.result)
                     done += 1
                 report_progress()
 
@@ -336,9 +338,9 @@ class PartitionWriters:
             stale: its state, if that does not count.
         """
         catalog = self.catalog
-        found: TopicIdentity | None = None
+        identity: TopicIdentity | None = None
         try:
-            found = TopicIdentity.read(directory)
+            identity = TopicIdentity.read(directory)
         except CorruptCheckpointError as error:
             text = f"{error}; the first append writes it again"
             loaded.actions.append(_action(STATE_DAMAGED, key, directory, text))
@@ -349,7 +351,7 @@ class PartitionWriters:
             is_new_id=is_new_id,
             has_settings=key.topic in catalog.settings.stored,
             is_noted=catalog.settings.is_identified(key.topic),
-            found=found,
+            found=identity,
             is_own=self._state.ownership.is_own,
             # Only asked if the id is new: it lists the directory.
             has_own_files=is_new_id and has_own_files(directory),
@@ -358,8 +360,8 @@ class PartitionWriters:
         )
         decided = decide(facts)
         if decided.is_foreign:
-            assert found is not None
-            refusal = _foreign_error(key, directory, found.topic_id, facts.topic_id)
+            assert identity is not None
+            refusal = _foreign_error(key, directory, identity.topic_id, facts.topic_id)
             loaded.damage = loaded.damage or refusal
             text = str(refusal)
             loaded.actions.append(_action(FOREIGN_PARTITION, key, directory, text))
@@ -523,16 +525,16 @@ def _action(
 
 
 def _foreign_error(
-    key: TopicPartition, directory: Directory, found: str, topic_id: str
+    key: TopicPartition, directory: Directory, stated_id: str, topic_id: str
 ) -> CorruptCheckpointError:
     """A partition was put back from an earlier topic of the same name."""
     path = directory.path_of(layout.TOPIC_IDENTITY)
     return CorruptCheckpointError(
-        f"partition {key} is of another topic than {key.topic}: {path} says {found}, "
-        f"and the topic has the id {topic_id}. It can be read, takes no appends, and "
-        f"offsets that were committed for the topic do not count in it. Put the right "
-        f"directory back; if this is the right one, remove the file, and the next "
-        f"opening takes it for the topic's",
+        f"partition {key} is of another topic than {key.topic}: {path} says "
+        f"{stated_id}, and the topic has the id {topic_id}. It can be read, takes no "
+        f"appends, and offsets that were committed for the topic do not count in it. "
+        f"Put the right directory back; if this is the right one, remove the file, and "
+        f"the next opening takes it for the topic's",
         path=path,
-        reason=f"it has the id {found}, its topic {topic_id}",
+        reason=f"it has the id {stated_id}, its topic {topic_id}",
     )

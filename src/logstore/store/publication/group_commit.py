@@ -337,8 +337,8 @@ class GroupCommit:
         """Staged logs as one append: in one piece if all are small."""
         log, config = target.log, target.writer.context.config
         base = target.writer.end_offset
-        count = sum([one.records for one in logs])
-        if all(one.file in contents for one in logs):
+        count = sum([staged_log.records for staged_log in logs])
+        if all(staged_log.file in contents for staged_log in logs):
             moved = self._moved(target, logs, contents, now_ms)
             log.append_placed(moved, count)
             target.written = moved if logs is target.parts else None
@@ -346,19 +346,21 @@ class GroupCommit:
 
         def runs() -> Generator[tuple[Any, int]]:
             root, begin = self._root, base
-            for one in logs:
-                epoch = log.leader_epoch(base) if one.magic == 2 else 0
-                content = contents.get(one.file)
+            for staged_log in logs:
+                epoch = log.leader_epoch(base) if staged_log.magic == 2 else 0
+                content = contents.get(staged_log.file)
                 if content is None:
-                    yield from moved_runs(root, one, begin, epoch, config, now_ms)
+                    yield from moved_runs(
+                        root, staged_log, begin, epoch, config, now_ms
+                    )
                 else:
                     piece = moved_content(
-                        root, one, content, begin, epoch, config, now_ms
+                        root, staged_log, content, begin, epoch, config, now_ms
                     )
                     yield native.pointer(piece), len(piece)
-                begin += one.records
+                begin += staged_log.records
 
-        total = sum([one.bytes for one in logs])
+        total = sum([staged_log.bytes for staged_log in logs])
         # Closed here: a caller that keeps the error of a failed append keeps its
         # frames.
         with contextlib.closing(runs()) as moved_one_by_one:
@@ -376,13 +378,13 @@ class GroupCommit:
         log, config = target.log, target.writer.context.config
         begin = base = target.writer.end_offset
         moved = bytearray()
-        for one in logs:
-            epoch = log.leader_epoch(base) if one.magic == 2 else 0
-            content = contents[one.file]
+        for staged_log in logs:
+            epoch = log.leader_epoch(base) if staged_log.magic == 2 else 0
+            content = contents[staged_log.file]
             piece = moved_content(
-                self._root, one, content, begin, epoch, config, now_ms
+                self._root, staged_log, content, begin, epoch, config, now_ms
             )
-            begin += one.records
+            begin += staged_log.records
             if moved:
                 moved += piece
             else:

@@ -234,9 +234,9 @@ class NamedProducers:
 
     def writer_of(self, partition: Partition | tuple[str, int]) -> PartitionWriter:
         """The writer of a partition of this store."""
-        given: object = partition
-        if not isinstance(given, Partition):
-            topic, number = _as_key(given)
+        value: object = partition
+        if not isinstance(value, Partition):
+            topic, number = _as_key(value)
             partition = self._find_topic(topic)[number]
         assert isinstance(partition, Partition)
         writer = appends_of(partition).writer()
@@ -250,12 +250,12 @@ class NamedProducers:
         return writer
 
 
-def _as_key(given: object) -> TopicPartition:
-    if isinstance(given, tuple) and len(given) == 2:
-        topic, number = given
+def _as_key(value: object) -> TopicPartition:
+    if isinstance(value, tuple) and len(value) == 2:
+        topic, number = value
         if isinstance(topic, str) and type(number) is int:
             return TopicPartition(topic, number)
     raise TypeError(
-        f"partition is {given!r:.100}, not a Partition or (topic, number); nothing was "
+        f"partition is {value!r:.100}, not a Partition or (topic, number); nothing was "
         f"written"
     )

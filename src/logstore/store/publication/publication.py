@@ -178,9 +178,9 @@ def request_of(
     check_sequence(sequence)
     check_identity(identity)
     check_identity(note, "note")
-    given: object = metadata
-    if not isinstance(given, bytes) or len(given) > METADATA_BYTES_MAX:
-        what = f"{len(given)} bytes" if isinstance(given, bytes) else type(given)
+    value: object = metadata
+    if not isinstance(value, bytes) or len(value) > METADATA_BYTES_MAX:
+        what = f"{len(value)} bytes" if isinstance(value, bytes) else type(value)
         raise ConfigError(
             f"metadata is {what}, not at most {METADATA_BYTES_MAX} bytes; nothing was "
             f"done",

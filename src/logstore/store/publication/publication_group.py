@@ -209,7 +209,7 @@ class RequestGroup:
         """Raise `CallerEndedError` if a process has ended that has handed in a request:
         the owner may have been stopped for long since it was taken, and the caller's
         successor has made another request."""
-        calls = {one.identity: one for one in self.requests if one.is_call}
+        calls = {call.identity: call for call in self.requests if call.is_call}
         for identity, request in calls.items():
             if not request.is_wanted():
                 raise CallerEndedError(f"{identity} has ended; nothing was written")
@@ -233,13 +233,13 @@ class RequestGroup:
 
     def _found_offsets(self) -> dict[int, dict[TopicPartition, range]]:
         """Offsets of the records of each request, by request number and partition."""
-        found: dict[int, dict[TopicPartition, range]] = {}
+        offsets: dict[int, dict[TopicPartition, range]] = {}
         for target in self.in_order():
             for number, span in target.spans():
-                mine = found.setdefault(number, {})
+                mine = offsets.setdefault(number, {})
                 begin = mine[target.key].start if target.key in mine else span.start
                 mine[target.key] = range(begin, span.stop)
-        return found
+        return offsets
 
 
 def check_fits(

@@ -68,7 +68,7 @@ def _damaged(
 ) -> dict[TopicPartition, int]:
     """The logs with other whole batches in the place of the batches that a journal
     entry names: no crash leaves that, so nothing is cut, and they take no appends."""
-    found: dict[TopicPartition, int] = {}
+    damaged_logs: dict[TopicPartition, int] = {}
     for key, span in journal.spans.items():
         try:
             if found_in(context.root, key, span) is not SpanState.OTHER:
@@ -88,8 +88,8 @@ def _damaged(
         with writer.lock:
             writer.health.refuse(damage)
         topics.writers.hide_from(key, span.base, damage)
-        found[key] = span.base
-    return found
+        damaged_logs[key] = span.base
+    return damaged_logs
 
 
 def _record(

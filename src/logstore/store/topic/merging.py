@@ -44,7 +44,7 @@ def check_order(order: str) -> None:
 
 
 def per_partition(
-    name: str, given: Any, partitions: Sequence[Partition]
+    name: str, argument: Any, partitions: Sequence[Partition]
 ) -> dict[int, Start]:
     """The value of an argument for each partition, by number.
 
@@ -52,9 +52,9 @@ def per_partition(
         PartitionNotFoundError: it names one that does not exist.
     """
     numbers = [partition.number for partition in partitions]
-    if not isinstance(given, Mapping):
-        return dict.fromkeys(numbers, given)
-    starts: dict[int, Start] = dict(given)
+    if not isinstance(argument, Mapping):
+        return dict.fromkeys(numbers, argument)
+    starts: dict[int, Start] = dict(argument)
     for number in starts:
         if number not in numbers:
             topic = partitions[0].topic if partitions else ""
@@ -141,4 +141,4 @@ def follow(
             if timeout is not None and idle >= timeout:
                 return
             remaining = None if timeout is None else timeout - idle
-            new_records.wait([one.partition._views for one in now], remaining)
+            new_records.wait([cursor.partition._views for cursor in now], remaining)

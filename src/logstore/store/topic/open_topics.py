@@ -221,8 +221,8 @@ class OpenTopics:
         return self.find(name)
 
     def find(self, name: str) -> Topic:
-        given: object = name
-        if not isinstance(given, str) or name not in self.catalog.numbers:
+        value: object = name
+        if not isinstance(value, str) or name not in self.catalog.numbers:
             raise self._no_topic(name)
         topic = self.topics.get(name)
         if topic is None:
@@ -309,10 +309,10 @@ class OpenTopics:
             ownership = self._context.state.ownership_now(owner)
             # Before the log is looked at, which is cut only when it is not in there.
             ends = self._publications.durable_ends(ownership)
-            found = ownership.metadata(directory, key, ends.get(key, -1))
+            log_metadata = ownership.metadata(directory, key, ends.get(key, -1))
             identity = identity_in(directory)
             if held and not self._catalog_file.is_of(
-                key, identity, held, ask_catalog=found.is_own
+                key, identity, held, ask_catalog=log_metadata.is_own
             ):
                 raise PartitionNotFoundError(
                     f"partition {key} is of another topic now: the one with the id "
@@ -321,13 +321,13 @@ class OpenTopics:
                     topic=topic,
                     partition=number,
                 )
-            state = found.state
+            state = log_metadata.state
             if state is not None and state.log_id:
                 # As its owner gives it: the state of a copied topic has the original's.
                 log_id = log_id_in(key, held, identity, state.log_id)
                 state = dataclasses.replace(state, log_id=log_id)
-                found = dataclasses.replace(found, state=state)
-            return found
+                log_metadata = dataclasses.replace(log_metadata, state=state)
+            return log_metadata
 
         return ReadOnlyLog(
             directory,

@@ -55,13 +55,13 @@ def dataset_of(
 def page_of(store: TableSource) -> str | None:
     """A table of the topics, as HTML; None if the store is closed."""
     try:
-        found = store.metrics()["partitions"]
+        partition_rows = store.metrics()["partitions"]
     except LogStoreError:
         return None
     notebook = frames_module("notebook")
     number, size = notebook.Cell.number, notebook.Cell.size
     rows = []
-    for name, some in itertools.groupby(found, lambda row: row["topic"]):
+    for name, some in itertools.groupby(partition_rows, lambda row: row["topic"]):
         sizes = [row["size_bytes"] or 0 for row in some]
         rows.append([notebook.Cell(name), number(len(sizes)), size(sum(sizes))])
     page: str = notebook.shown(repr(store), ("topic", "partitions", "bytes"), rows)
@@ -76,8 +76,8 @@ class _Choice:
     """
 
     def __init__(self, topics: str | Iterable[str] | None) -> None:
-        given = ("*",) if topics is None else topics
-        self._given = tuple(as_items("topics", _listed(given), of="names"))
+        names = ("*",) if topics is None else topics
+        self._given = tuple(as_items("topics", _listed(names), of="names"))
         for name in self._given:
             check_kind("topics", name, str)
 
@@ -97,7 +97,7 @@ class _Choice:
         return [
             name
             for name in there
-            if any(fnmatch.fnmatchcase(name, given) for given in self._given)
+            if any(fnmatch.fnmatchcase(name, pattern) for pattern in self._given)
         ]
 
 
