@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import os
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
@@ -18,7 +19,7 @@ from logstore.io.directory import Directory
 from logstore.io.files import Files
 from logstore.store.catalog import topic_settings
 from logstore.store.catalog.message_format import continued_format, last_magic
-from support.damage import FaultyFiles
+from support.damage import CountedReads, FaultyFiles
 
 
 def written(path: Path, *magics: int, partitions: int = 1) -> Path:
@@ -249,12 +250,28 @@ def test_last_intact_batch_counts(tmp_path: Path) -> None:
     assert magic_of(path) == 2
 
 
-def magic_of(path: Path) -> int | None:
-    directory = Directory.open_root(Files(), path)
+def magic_of(path: Path, files: Files | None = None) -> int | None:
+    directory = Directory.open_root(files or Files(), path)
     try:
         return last_magic(directory)
     finally:
         directory.close()
+
+
+def test_look_reads_the_end_of_the_log_and_of_the_index(tmp_path: Path) -> None:
+    """A broker that runs has preallocated the index, 10 MB."""
+    config = logstore.TopicConfig(message_format=2)
+    with logstore.open(tmp_path) as store:
+        partition = store.create_topic("t", config=config)[0]
+        for _ in range(500):
+            partition.append(bytes(4000))
+    path = tmp_path / "t-0"
+    index, log = (path / f"{0:020}{end}" for end in (".index", ".log"))
+    assert log.stat().st_size > 2_000_000
+    os.truncate(index, 10 << 20)
+    files = CountedReads()
+    assert magic_of(path, files) == 2
+    assert files.read_bytes < 100_000
 
 
 @pytest.mark.parametrize("call", ["list", "open", "read"])
