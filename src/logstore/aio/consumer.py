@@ -35,7 +35,7 @@ from logstore.record.record import TopicRecord
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-__all__ = ["Consumer", "Transaction"]
+__all__ = ["AsyncTransaction", "Consumer"]
 
 _Result = TypeVar("_Result")
 _Found = dict[TopicPartition, list[TopicRecord]]
@@ -338,7 +338,7 @@ class Consumer:
         counts."""
         return await self._asked(lambda one: one.committed(partition))
 
-    def transaction(self, *, timeout_ms: int | None = None) -> Transaction:
+    def transaction(self, *, timeout_ms: int | None = None) -> AsyncTransaction:
         """Records that are published together with the positions, all or nothing; as
         `logstore.Consumer.transaction`::
 
@@ -351,7 +351,7 @@ class Consumer:
             timeout_ms: how long the commit waits for another process that has the store
                 open for writing, in milliseconds; None: no limit.
         """
-        return Transaction(self, timeout_ms)
+        return AsyncTransaction(self, timeout_ms)
 
     # ------------------------------------------------------------ positions
 
@@ -429,7 +429,7 @@ class Consumer:
         return await self._asked(lambda one: one.group_metadata())
 
 
-class Transaction:
+class AsyncTransaction:
     """The result of `logstore.Consumer.transaction`, for tasks; an asynchronous context
     manager. Made by `Consumer.transaction`.
 
@@ -464,7 +464,7 @@ class Transaction:
             asked, None if undo is None else undone, is_kept=is_kept
         )
 
-    async def __aenter__(self) -> Transaction:
+    async def __aenter__(self) -> AsyncTransaction:
         def forget(one: ConsumerTransaction) -> None:
             one.forget()
             self._blocking = None
