@@ -8,6 +8,7 @@ import pickle
 import re
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from types import ModuleType
 
@@ -135,6 +136,21 @@ def test_moved_name_is_given_with_a_warning(name: str) -> None:
     # Again at the next use, wherever that is.
     with pytest.warns(DeprecationWarning, match=place):
         getattr(logstore, name)
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_import_of_a_moved_name_warns_once(name: str) -> None:
+    """At its line, whatever the filters are. Python itself asks for it before."""
+    code = compile(f"\nfrom logstore import {name} as value", "program.py", "exec")
+    found: dict[str, object] = {}
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        exec(code, found)
+    home, inner = logstore._MOVED[name]
+    assert found["value"] is getattr(getattr(logstore, home), inner)
+    assert [(one.filename, one.lineno) for one in seen] == [("program.py", 2)]
+    assert seen[0].category is DeprecationWarning
+    assert f"logstore.{name} is logstore.{home}.{inner} now" in str(seen[0].message)
 
 
 @pytest.mark.parametrize(
