@@ -641,5 +641,6 @@ def _kept(store: Store) -> Kept:
         lambda: hand_in.served,
         lambda: hand_in.has_failed,
         store._publishing.publish,
+        store._publishing.publish_at_once,
         store.close,
     )
