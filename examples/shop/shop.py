@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -53,17 +54,22 @@ def free_port() -> int:
         return number
 
 
-def order(port: int, number: int, item: str, seconds: float = 60) -> dict[str, int]:
-    """Order, again and again until it is taken: its partition and offset. An order that
-    was answered by nobody may have been taken, too."""
+def order(
+    port: int, number: int, item: str, seconds: float = 60
+) -> dict[str, int | None]:
+    """Order, again and again until it is taken: its partition and offset. One that was
+    answered by nobody may have been taken: by its key it is taken once, and then its
+    offset is None."""
     deadline = time.monotonic() + seconds
+    headers = {"Idempotency-Key": str(uuid.uuid4())}
+    content = json.dumps({"id": number, "item": item})
     while True:
         try:
             client = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-            client.request("POST", "/orders", json.dumps({"id": number, "item": item}))
+            client.request("POST", "/orders", content, headers)
             answer = client.getresponse()
             if answer.status == 201:
-                done: dict[str, int] = json.loads(answer.read())
+                done: dict[str, int | None] = json.loads(answer.read())
                 return done
         except (OSError, http.client.HTTPException):
             if time.monotonic() > deadline:

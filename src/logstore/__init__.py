@@ -13,6 +13,7 @@ exception), `logstore.types` (what functions return), `logstore.kafka` (what Kaf
 and logstore has not), `logstore.aio` and `logstore.metrics`.
 """
 
+import sys as _sys
 import warnings as _warnings
 from typing import Any as _Any
 
@@ -99,11 +100,14 @@ def __getattr__(name: str) -> _Any:
     if name in _MOVED:
         shown, (home, inner) = f"{__name__}.{name}", _MOVED[name]
         value = getattr(_find(shown, home, ""), inner)
-        _warnings.warn(
-            f"{shown} is {__name__}.{home}.{inner} now; the old name goes in 0.2",
-            DeprecationWarning,
-            stacklevel=2,
-        )
+        # ``from logstore import name`` asks twice: Python's import first looks whether
+        # the name is there.
+        if _sys._getframe(1).f_globals.get("__name__") != "importlib._bootstrap":
+            _warnings.warn(
+                f"{shown} is {__name__}.{home}.{inner} now; the old name goes in 0.2",
+                DeprecationWarning,
+                stacklevel=2,
+            )
         return value
     return _own(name)
 

@@ -176,7 +176,7 @@ class TopicConfig:
             readers in other processes.
         message_format: magic of new batches: 0, 1 (default) or 2. A topic that only a
             broker has written to is continued in magic 2 if its logs end with it, until
-            it gets settings.
+            it gets settings; the first append persists this.
         flush_messages: sync after this many records at the latest (M).
         flush_ms: sync at the latest this long after an append (S), in milliseconds.
         segment_digests: write a side file with a digest (XXH3) of each segment when it

@@ -21,7 +21,7 @@ from logstore.lazy import getter, table_of
 # The names by the module that has them; kafka.pyi has the same for type checkers.
 _HOMES: Final = table_of(
     {
-        "broker.fields": "Message MessageError",
+        "broker.fields": "Field Message MessageError Struct",
         "broker.groups": "KafkaGroup KafkaGroups KafkaMember groups=kafka_groups",
         "broker.placement": "java_hash",
         "broker.releases": "RELEASES",

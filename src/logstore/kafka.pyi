@@ -1,5 +1,7 @@
+from logstore.broker.fields import Field as Field
 from logstore.broker.fields import Message as Message
 from logstore.broker.fields import MessageError as MessageError
+from logstore.broker.fields import Struct as Struct
 from logstore.broker.groups import KafkaGroup as KafkaGroup
 from logstore.broker.groups import KafkaGroups as KafkaGroups
 from logstore.broker.groups import KafkaMember as KafkaMember

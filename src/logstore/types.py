@@ -12,6 +12,8 @@ from logstore.lazy import getter, table_of
 # The names by the module that has them; types.pyi has the same for type checkers.
 _HOMES: Final = table_of(
     {
+        "aio.consumer": "AsyncTransaction",
+        "aio.store": "Opening",
         "broker.lag": "GroupPartition OffsetChange",
         "errors": "Holder",
         "group.consumer.options": "OffsetAndTimestamp OffsetStore",
@@ -27,11 +29,13 @@ _HOMES: Final = table_of(
         "log.write.staged_files": "Staged StagedLog",
         "maintenance.environment": "EnvironmentFinding EnvironmentReport",
         "maintenance.repair": "RepairAction RepairReport",
+        "maintenance.report.model": "Attention",
         "maintenance.report.report": "Report",
         "maintenance.verify": (
             "BuiltIndexes FileContents LogEntry LogFrame LogFrames VerifyNote "
             "VerifyProblem VerifyReport"
         ),
+        "maintenance.verify.unchecked": "LogMessage",
         "record.batch": "Chunk ControlRecord",
         "record.record": "RecordMetadata",
         "store.copy.snapshot": "SnapshotProgress SnapshotReport",

@@ -1,3 +1,5 @@
+from logstore.aio.consumer import AsyncTransaction as AsyncTransaction
+from logstore.aio.store import Opening as Opening
 from logstore.broker.lag import GroupPartition as GroupPartition
 from logstore.broker.lag import OffsetChange as OffsetChange
 from logstore.errors import Holder as Holder
@@ -25,6 +27,7 @@ from logstore.maintenance.environment import EnvironmentFinding as EnvironmentFi
 from logstore.maintenance.environment import EnvironmentReport as EnvironmentReport
 from logstore.maintenance.repair import RepairAction as RepairAction
 from logstore.maintenance.repair import RepairReport as RepairReport
+from logstore.maintenance.report.model import Attention as Attention
 from logstore.maintenance.report.report import Report as Report
 from logstore.maintenance.verify import BuiltIndexes as BuiltIndexes
 from logstore.maintenance.verify import FileContents as FileContents
@@ -34,6 +37,7 @@ from logstore.maintenance.verify import LogFrames as LogFrames
 from logstore.maintenance.verify import VerifyNote as VerifyNote
 from logstore.maintenance.verify import VerifyProblem as VerifyProblem
 from logstore.maintenance.verify import VerifyReport as VerifyReport
+from logstore.maintenance.verify.unchecked import LogMessage as LogMessage
 from logstore.record.batch import Chunk as Chunk
 from logstore.record.batch import ControlRecord as ControlRecord
 from logstore.record.record import RecordMetadata as RecordMetadata

@@ -450,8 +450,8 @@ def test_tables_have_the_fields_that_are_written(kind: str, closed_store: Path) 
         listed |= {"topics.*"}
         # Steps of a creation and a deletion.
         written |= {"topics.*.creating", "topics.*.deleting"}
-        # A topic that Kafka has used.
-        written |= {"topics.*.kafka_id"}
+        # Of a topic that Kafka has used.
+        written |= {"topics.*.kafka_id", "topics.*.message_format"}
     if kind == "partition":
         listed |= {"active"}
         # A log that was compacted, one during a swap, one after another program wrote,

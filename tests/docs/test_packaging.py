@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import email
 import os
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from markdown_it import MarkdownIt
 from packaging.requirements import Requirement
 from packaging.utils import parse_wheel_filename
 
@@ -208,6 +210,49 @@ def test_page_of_the_wheel_leads_to_the_repository(tmp_path: Path) -> None:
     assert f"{at}/docs/guide.md" in links
     assert f"{address}/raw/v{logstore.__version__}/docs/images/demo.svg" in links
     assert [link for link in links if not link.startswith(("https://", "#"))] == []
+
+
+def expression(path: str, name: str) -> re.Pattern[str]:
+    """A regular expression that a program of the repository has under a name."""
+    for node in ast.parse((ROOT / path).read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name:
+            assert isinstance(node.value, ast.Call)
+            return re.compile(ast.literal_eval(node.value.args[0]))
+    raise AssertionError(f"{path} has no {name}")
+
+
+# By docs/conf.py, in docs.
+GENERATED_PAGES = ("api.md", "changelog.md", "contributing.md", "security.md")
+
+
+def relative_links(page: str) -> list[str]:
+    """The links and pictures of a page that lead into the repository, as Markdown has
+    them: not those in code."""
+    tokens = MarkdownIt().enable("table").parse(page)
+    inner = [child for token in tokens for child in token.children or []]
+    found = [
+        str(one.attrs["href" if one.type == "link_open" else "src"])
+        for one in inner
+        if one.type in ("link_open", "image")
+    ]
+    return [link for link in found if not re.match(r"\w+:|#", link)]
+
+
+def test_links_of_the_pages_are_found_by_the_wheel_and_by_the_site() -> None:
+    """Each has an expression of its own: a build has no file beside setup.py to share
+    one, and the site is built from a copy of the pages."""
+    for_wheel = expression("setup.py", "RELATIVE")
+    for_site = expression("docs/conf.py", "LOCAL_LINK")
+    count = 0
+    for path in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]:
+        if path.name in GENERATED_PAGES:
+            continue
+        page = path.read_text(encoding="utf-8")
+        found = sorted(match[3] for match in for_wheel.finditer(page))
+        assert found == sorted(match[2] for match in for_site.finditer(page)), path
+        assert found == sorted(relative_links(page)), path
+        count += len(found)
+    assert count > 100
 
 
 @pytest.mark.thorough  # the pages are run with a wheel in any case

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import logstore.aio
-from logstore.aio.consumer import Transaction
+from logstore.aio.consumer import AsyncTransaction
 from logstore.aio.store import Opening
 
 __all__ = ["EACH", "Cut", "Program", "named", "public_calls"]
@@ -36,7 +36,7 @@ def public_calls() -> set[str]:
     classes = [getattr(logstore.aio, name) for name in logstore.aio.__all__]
     found = {
         f"{kind.__name__}.{name}"
-        for kind in (*filter(inspect.isclass, classes), Transaction, Opening)
+        for kind in (*filter(inspect.isclass, classes), AsyncTransaction, Opening)
         for name, member in vars(kind).items()
         if inspect.iscoroutinefunction(member)
         and (not name.startswith("_") or name.endswith("__"))

@@ -320,7 +320,7 @@ class Copies(Program):
     """Tasks that copy by transactions, one after the other."""
 
     CALLS = named(
-        Transaction="__aenter__ __aexit__ append commit abort",
+        AsyncTransaction="__aenter__ __aexit__ append commit abort",
         Consumer="committed lag",
     )
 

@@ -77,6 +77,20 @@ BUGS_OF_IO = (
         "io/test_links.py",
     ),
     unit_bug(
+        "two lists of a directory at the same time share its names out",
+        "io/files.py",
+        "own_fd = Files.open_directory(self, dir_fd, \".\")",
+        "own_fd = os.dup(dir_fd)",
+        "io/test_directory.py",
+    ),
+    unit_bug(
+        "the end of the entries of a preallocated index is a block too early",
+        "io/segment_place.py",
+        "return (high + 1) * _INDEX_BLOCK",
+        "return high * _INDEX_BLOCK",
+        "io/test_segment_place.py",
+    ),
+    unit_bug(
         "the size of a replaced index stays in the sum",
         "io/file_cache.py",
         "            self._index_bytes -= dropped[1]\n",

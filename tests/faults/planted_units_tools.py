@@ -59,10 +59,10 @@ BUGS_OF_TOOLS = (
     unit_bug(
         "a reset of a group that changes it is told as a dry run",
         "cli/group_changes.py",
-        "            verb = \"would be\" if dry_run else \"are\"\n"
-        "            count = counted(len(changes), \"offset\")\n",
-        "            verb = \"are\" if dry_run else \"would be\"\n"
-        "            count = counted(len(changes), \"offset\")\n",
+        "        verb = \"would be\" if dry_run else \"are\"\n"
+        "        count = counted(len(changes), \"offset\")\n",
+        "        verb = \"are\" if dry_run else \"would be\"\n"
+        "        count = counted(len(changes), \"offset\")\n",
         "cli/test_group_list.py",
     ),
     unit_bug(

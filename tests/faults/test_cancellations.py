@@ -18,7 +18,8 @@ def test_each_public_coroutine_is_cancelled_in_a_program():
 
 def test_public_coroutines_are_those_of_each_class():
     names = public_calls()
-    assert {"Opening.__await__", "Follower.aclose", "Transaction.__aexit__"} <= names
+    of_each = {"Opening.__await__", "Follower.aclose", "AsyncTransaction.__aexit__"}
+    assert of_each <= names
     assert len(names) > 60
     assert not [name for name in names if "._" in name and "__" not in name]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import json
 import os
 import random
 import runpy
@@ -14,6 +15,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -89,11 +91,11 @@ def killed(web: int, store: str, counts: Counter[str]) -> Iterator[None]:
 
 
 def test_each_order_gets_one_invoice(tmp_path: Path, shop: dict[str, Any]) -> None:
-    """Despite the kills, an acknowledged order is at the place that the answer named,
-    and has one invoice."""
+    """Despite the kills, an acknowledged order is stored once, however often it was
+    sent, at the place that the answer named, and has one invoice."""
     store, port = str(tmp_path / "store"), shop["free_port"]()
     counts: Counter[str] = Counter()
-    said: dict[int, dict[str, int]] = {}
+    said: dict[int, dict[str, int | None]] = {}
     with shop["running"](store, port, billing=0) as (web,):
         said[0] = shop["order"](port, 0, "first")
         with killed(web, store, counts):
@@ -112,10 +114,15 @@ def test_each_order_gets_one_invoice(tmp_path: Path, shop: dict[str, Any]) -> No
     assert counts["billing"] > 0
     with logstore.open(store, read_only=True) as reader:
         orders = reader.topic("orders")
+        found: dict[int, list[tuple[int, int]]] = {}
+        for record in orders.read():
+            number = json.loads(record.value or b"")["id"]
+            found.setdefault(number, []).append((record.partition, record.offset))
         for number, place in said.items():
-            value = orders[place["partition"]].get(place["offset"]).value
-            assert value is not None
-            assert b'"id": %d,' % number in value
+            ((partition, offset),) = found[number]
+            assert place == {"partition": partition, "offset": offset} or (
+                place == {"partition": partition, "offset": None}
+            )
         places = [
             b"%d@%d: %b" % (record.partition, record.offset, record.value or b"")
             for record in orders.read()
@@ -136,6 +143,42 @@ def test_shop_shows_what_it_has(tmp_path: Path, shop: dict[str, Any]) -> None:
         assert b'topic="orders"' in client.getresponse().read()
         client.request("POST", "/orders", '{"item": "no id"}')
         assert client.getresponse().status == 422
+
+
+def posted(
+    port: int, order: dict[str, object], key: str | None = None
+) -> tuple[int, dict[str, Any]]:
+    """The status and the answer of an order."""
+    client = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    headers = {} if key is None else {"Idempotency-Key": key}
+    client.request("POST", "/orders", json.dumps(order), headers)
+    answer = client.getresponse()
+    return answer.status, json.loads(answer.read())
+
+
+def test_order_with_a_key_is_taken_once(tmp_path: Path, shop: dict[str, Any]) -> None:
+    """By all processes together; the key of one order is not taken for another."""
+    store, port = str(tmp_path / "store"), shop["free_port"]()
+    apples, pears = {"id": 1, "item": "apples"}, {"id": 1, "item": "pears"}
+    with shop["running"](store, port, billing=0):
+        place = shop["order"](port, 0, "first")  # the server is there
+        with ThreadPoolExecutor(8) as pool:
+            answers = list(pool.map(lambda _: posted(port, apples, "k"), range(16)))
+        assert {status for status, _ in answers} == {201}
+        assert len({answer["partition"] for _, answer in answers}) == 1
+        (offset,) = {answer["offset"] for _, answer in answers} - {None}
+        status, answer = posted(port, pears, "k")
+        assert (status, "another order" in answer["detail"]) == (422, True)
+        assert posted(port, pears, "")[0] == posted(port, pears, "k" * 201)[0] == 400
+        assert [posted(port, pears)[0] for _ in range(2)] == [201, 201]
+    assert place["offset"] is not None
+    with logstore.open(store, read_only=True) as reader:
+        orders = reader.topic("orders")
+        items = [json.loads(record.value or b"")["item"] for record in orders.read()]
+        first = orders[answers[0][1]["partition"]].get(offset).value
+    assert sorted(items) == ["apples", "first", "pears", "pears"]
+    assert b"apples" in (first or b"")
+    assert not [name for name in os.listdir(store) if "staged" in name]
 
 
 def test_the_one_command_runs() -> None:

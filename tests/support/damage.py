@@ -326,6 +326,17 @@ class FixedClock(FaultyFiles):
         return self.now
 
 
+class CountedReads(Files):
+    """Counts the bytes that are read."""
+
+    read_bytes = 0
+
+    def read(self, fd: int, buffer: Any, pos: int) -> int:
+        n = super().read(fd, buffer, pos)
+        self.read_bytes += n
+        return n
+
+
 class CoarseTimes(FaultyFiles):
     """A file system with coarse timestamps, as many have."""
 

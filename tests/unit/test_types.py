@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import pickle
+import re
 import subprocess
 import sys
+import warnings
+from collections.abc import Iterator
 from types import ModuleType
 
 import pytest
 
 import logstore
+import logstore.aio
 
 MODULES = [logstore.errors, logstore.types, logstore.kafka, logstore.metrics]
 # Names of filters, queues and the bucket.
@@ -19,6 +24,11 @@ RESERVED = {
     *("Standby", "restore", "promote", "sweep", "send", "receive"),
 }
 MOVED = sorted(logstore._MOVED)
+# Calls whose results are for a class of this package, or the connector of Spark.
+NOT_FOR_PROGRAMS = {
+    ("Partition.byte_ranges", "ByteRanges"),
+    ("Partition.place", "Place"),
+}
 
 
 def test_root_is_learned_in_a_day() -> None:
@@ -69,6 +79,49 @@ def test_module_has_what_it_promises(module: ModuleType) -> None:
             ), name
 
 
+def returned(kind: type) -> Iterator[tuple[str, str, ModuleType]]:
+    """What public members of a class return: (member, annotation, module)."""
+    for name in dir(kind):
+        if name.startswith("_") and not name.endswith("__"):
+            continue
+        member = inspect.getattr_static(kind, name)
+        function = getattr(member, "fget", None) or getattr(member, "__func__", member)
+        if not inspect.isfunction(function):
+            continue
+        if function.__module__.split(".")[0] == "logstore":
+            annotation = str(function.__annotations__.get("return", ""))
+            yield name, annotation, sys.modules[function.__module__]
+    if dataclasses.is_dataclass(kind) or issubclass(kind, tuple):
+        for base in kind.__mro__:
+            for name, annotation in vars(base).get("__annotations__", {}).items():
+                if not name.startswith("_"):
+                    yield name, str(annotation), sys.modules[base.__module__]
+
+
+def test_what_public_calls_return_is_public() -> None:
+    """A program can name it in an annotation, and its reference is found."""
+    modules = [logstore, logstore.aio, *MODULES]
+    public = [getattr(module, name) for module in modules for name in module.__all__]
+    kinds = [one for one in public if inspect.isclass(one)]
+    calls = {(kind.__name__, *one) for kind in kinds for one in returned(kind)}
+    calls |= {
+        ("", one.__name__, str(one.__annotations__.get("return", "")), module)
+        for one in public
+        if inspect.isfunction(one)
+        for module in [sys.modules[one.__module__]]
+    }
+    assert len(calls) > 500
+    found = set()
+    for kind, call, annotation, module in calls:
+        for name in re.findall(r"[A-Za-z_]\w*", annotation):
+            value = vars(module).get(name)
+            if not inspect.isclass(value) or value in kinds:
+                continue
+            if value.__module__.split(".")[0] == "logstore":
+                found.add((f"{kind}.{call}", name))
+    assert found == NOT_FOR_PROGRAMS
+
+
 @pytest.mark.parametrize("name", MOVED)
 def test_moved_name_is_given_with_a_warning(name: str) -> None:
     """The warning has the present place, and the line that used the name."""
@@ -83,6 +136,21 @@ def test_moved_name_is_given_with_a_warning(name: str) -> None:
     # It comes again at the next use, at any place.
     with pytest.warns(DeprecationWarning, match=place):
         getattr(logstore, name)
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_import_of_a_moved_name_warns_once(name: str) -> None:
+    """At its line, whatever the filters are. Python itself asks for it before."""
+    code = compile(f"\nfrom logstore import {name} as value", "program.py", "exec")
+    found: dict[str, object] = {}
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        exec(code, found)
+    home, inner = logstore._MOVED[name]
+    assert found["value"] is getattr(getattr(logstore, home), inner)
+    assert [(one.filename, one.lineno) for one in seen] == [("program.py", 2)]
+    assert seen[0].category is DeprecationWarning
+    assert f"logstore.{name} is logstore.{home}.{inner} now" in str(seen[0].message)
 
 
 @pytest.mark.parametrize(

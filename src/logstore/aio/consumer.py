@@ -35,7 +35,7 @@ from logstore.record.record import TopicRecord
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-__all__ = ["Consumer", "Transaction"]
+__all__ = ["AsyncTransaction", "Consumer"]
 
 _Result = TypeVar("_Result")
 _Found = dict[TopicPartition, list[TopicRecord]]
@@ -342,7 +342,7 @@ class Consumer:
         counts."""
         return await self._asked(lambda consumer: consumer.committed(partition))
 
-    def transaction(self, *, timeout_ms: int | None = None) -> Transaction:
+    def transaction(self, *, timeout_ms: int | None = None) -> AsyncTransaction:
         """Records that are published together with the positions, all or nothing; as
         `logstore.Consumer.transaction`::
 
@@ -355,7 +355,7 @@ class Consumer:
             timeout_ms: how long the commit waits for another process that has the store
                 open for writing, in milliseconds; None: no limit.
         """
-        return Transaction(self, timeout_ms)
+        return AsyncTransaction(self, timeout_ms)
 
     # ------------------------------------------------------------ positions
 
@@ -435,7 +435,7 @@ class Consumer:
         return await self._asked(lambda consumer: consumer.group_metadata())
 
 
-class Transaction:
+class AsyncTransaction:
     """The result of `logstore.Consumer.transaction`, for tasks; an asynchronous context
     manager. Made by `Consumer.transaction`.
 
@@ -470,7 +470,7 @@ class Transaction:
             asked, None if undo is None else undone, is_kept=is_kept
         )
 
-    async def __aenter__(self) -> Transaction:
+    async def __aenter__(self) -> AsyncTransaction:
         def forget(transaction: ConsumerTransaction) -> None:
             transaction.forget()
             self._blocking = None

@@ -77,8 +77,13 @@ class Topic:
 
     @property
     def config(self) -> TopicConfig:
-        """Its settings."""
+        """Its settings; as `logstore.Topic.config`."""
         return self.blocking.config
+
+    @property
+    def stored_config(self) -> TopicConfig | None:
+        """The settings that it was given; as `logstore.Topic.stored_config`."""
+        return self.blocking.stored_config
 
     @property
     def partitioner(self) -> Partitioner:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 import click
 
@@ -17,7 +17,9 @@ from logstore.cli.schema import line
 from logstore.cli.tables import Column, print_table
 from logstore.cli.text import counted, escape, grouped, relative
 
-_Changes = TypeVar("_Changes")
+_Result = TypeVar("_Result")
+# The changes of a result, and where they are committed, if that has to be said.
+_Parts: TypeAlias = "tuple[Sequence[logstore.types.OffsetChange], str]"
 
 EXPORT_EXAMPLES: Final = [
     "groups export data --group billing --to kafka --dry-run",
@@ -77,23 +79,11 @@ def export(path: str, **arguments: Any) -> int:
             store_config=store_config(arguments),
         )
 
-    def show(printer: Printer, done: logstore.kafka.GroupExport, dry_run: bool) -> bool:
-        if arguments["form"] == "jsonl":
-            for value in _objects(done.group, done.changes, dry_run):
-                printer.json(value)
-            return bool(done.changes)
-        print_table(printer, _COLUMNS, done.changes)
-        verb = "would be" if dry_run else "are"
-        printer.line(
-            escape(
-                f"{counted(len(done.changes), 'offset')} of {done.group} {verb} "
-                f"committed in __consumer_offsets-{done.offsets_partition} of "
-                f"{relative(done.path)}"
-            )
-        )
-        return bool(done.changes)
+    def parts(done: logstore.kafka.GroupExport) -> _Parts:
+        log = f"__consumer_offsets-{done.offsets_partition}"
+        return done.changes, f" in {log} of {relative(done.path)}"
 
-    return _confirmed(arguments, printer, change, show)
+    return _confirmed(arguments, printer, change, parts)
 
 
 @command(
@@ -115,7 +105,6 @@ def reset(path: str, **arguments: Any) -> int:
     """`logstore-dump groups reset`."""
     printer = Printer()
     check_store(path)
-    group = arguments["group"]
     if (arguments["to"] is None) == (arguments["shift"] is None):
         raise click.UsageError("give one of --to and --shift")
 
@@ -124,7 +113,7 @@ def reset(path: str, **arguments: Any) -> int:
     ) -> list[logstore.types.OffsetChange]:
         return logstore.reset_offsets(
             path,
-            group,
+            arguments["group"],
             expected=planned,
             to=arguments["to"],
             shift=arguments["shift"],
@@ -133,66 +122,64 @@ def reset(path: str, **arguments: Any) -> int:
             store_config=store_config(arguments),
         )
 
-    def show(
-        printer: Printer, changes: list[logstore.types.OffsetChange], dry_run: bool
-    ) -> bool:
-        if arguments["form"] == "jsonl":
-            for value in _objects(group, changes, dry_run):
-                printer.json(value)
-        elif changes:
-            print_table(printer, _COLUMNS, changes)
-            verb = "would be" if dry_run else "are"
-            count = counted(len(changes), "offset")
-            printer.line(escape(f"{count} of {group} {verb} committed"))
-        else:
-            printer.line("no offsets to change")
-        return bool(changes)
-
-    return _confirmed(arguments, printer, change, show)
+    return _confirmed(arguments, printer, change, lambda changes: (changes, ""))
 
 
 def _confirmed(
     arguments: dict[str, Any],
     printer: Printer,
-    change: Callable[[bool, _Changes | None], _Changes],
-    show: Callable[[Printer, _Changes, bool], bool],
+    change: Callable[[bool, _Result | None], _Result],
+    parts: Callable[[_Result], _Parts],
 ) -> int:
     """Show what would be done, ask, and do exactly that.
 
     Args:
-        change: called with whether it is a dry run, and the changes that were
-            confirmed.
-        show: prints changes; called with whether they are those of a dry run. Returns
-            whether there are any.
+        change: called with whether it is a dry run, and the result that was confirmed.
+        parts: of such a result.
     """
     dry_run = arguments["dry_run"]
     if dry_run or arguments["yes"]:
-        show(printer, change(dry_run, None), dry_run)
+        _show(printer, arguments, parts(change(dry_run, None)), dry_run)
     else:
         planned = change(True, None)
         refuse_unasked(printer)
         # Where the question is: standard output may be a file, and gets the result.
-        if not show(Printer(printer.err, printer.err), planned, True):
+        _show(Printer(printer.err, printer.err), arguments, parts(planned), True)
+        if not parts(planned)[0]:
             return 0
         confirm(printer, f"Commit these offsets for {escape(arguments['group'])}?")
-        show(printer, change(False, planned), False)
+        _show(printer, arguments, parts(change(False, planned)), False)
     printer.flush()
     return 0
 
 
-def _objects(
-    group: str, changes: Sequence[logstore.types.OffsetChange], dry_run: bool
-) -> list[dict[str, Any]]:
-    return [
-        line(
-            "commit",
-            topic=change.topic,
-            partition=change.partition,
-            group=group,
-            before=change.before,
-            after=change.after,
-            metadata=change.metadata,
-            dryRun=dry_run,
-        )
-        for change in changes
-    ]
+def _show(
+    printer: Printer, arguments: dict[str, Any], parts: _Parts, dry_run: bool
+) -> None:
+    """Print changes, which are made, or would be."""
+    changes, place = parts
+    if arguments["form"] == "jsonl":
+        for change in changes:
+            printer.json(_object(arguments["group"], change, dry_run))
+    elif changes:
+        print_table(printer, _COLUMNS, changes)
+        verb = "would be" if dry_run else "are"
+        count = counted(len(changes), "offset")
+        printer.line(escape(f"{count} of {arguments['group']} {verb} committed{place}"))
+    else:
+        printer.line("no offsets to change")
+
+
+def _object(
+    group: str, change: logstore.types.OffsetChange, dry_run: bool
+) -> dict[str, Any]:
+    return line(
+        "commit",
+        topic=change.topic,
+        partition=change.partition,
+        group=group,
+        before=change.before,
+        after=change.after,
+        metadata=change.metadata,
+        dryRun=dry_run,
+    )

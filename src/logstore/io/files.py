@@ -177,15 +177,22 @@ class Files(ByteLocks, Links):
         Raises an OSError with an explanation for more than `DIRECTORY_ENTRIES_MAX`
         names, before it takes memory for all of them.
         """
-        with os.scandir(dir_fd) as entries:
-            names = [
-                entry.name
-                for entry in itertools.islice(entries, DIRECTORY_ENTRIES_MAX)
-                # Most file systems give the kind with the name: this is no call each.
-                if not directories or entry.is_dir(follow_symlinks=False)
-            ]
-            if next(entries, None) is not None:
-                raise OSError(f"more than {DIRECTORY_ENTRIES_MAX} names in a directory")
+        # Opened again: two threads, or a process and its child, that list by the same
+        # descriptor have one position in the directory, and each gets a part.
+        own_fd = Files.open_directory(self, dir_fd, ".")
+        try:
+            with os.scandir(own_fd) as entries:
+                names = [
+                    entry.name
+                    for entry in itertools.islice(entries, DIRECTORY_ENTRIES_MAX)
+                    # Most file systems give the kind with the name: no call for each.
+                    if not directories or entry.is_dir(follow_symlinks=False)
+                ]
+                if next(entries, None) is not None:
+                    most = DIRECTORY_ENTRIES_MAX
+                    raise OSError(f"more than {most} names in a directory")
+        finally:
+            os.close(own_fd)
         return sorted(names)
 
     def sync_directory(self, dir_fd: int) -> None:

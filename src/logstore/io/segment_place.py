@@ -23,6 +23,11 @@ from logstore.io.stamps import FileInfo
 
 __all__ = ["REPLACED", "LocalFile", "Place", "Placed", "FollowingSegments"]
 
+_INDEX_MAX: Final = 64 << 20
+# A multiple of the sizes of the entries of an index, 8 and 12 bytes.
+_INDEX_BLOCK: Final = 12 << 10
+_ENTRY_MAX: Final = 12
+
 _serials = itertools.count(1)
 
 
@@ -238,8 +243,16 @@ class LocalFile:
             raise storage_error(error, "read", self.path) from error
 
     def index_bytes(self, segment: Placed, suffix: str) -> bytes:
-        """Read an index as `Place.index_bytes`."""
-        return self.directory.read_file(self.name(suffix))
+        """Read an index as `Place.index_bytes`; without most of the zeros at its end,
+        behind the entries: a broker that runs has it at its full size, 10 MB."""
+        name = self.name(suffix)
+        with self.directory.opened(name) as fd:
+            size = _filled(self.directory.files, fd)
+            if size > _INDEX_MAX:
+                raise OSError(errno.EFBIG, f"larger than {_INDEX_MAX} bytes", name)
+            buffer = bytearray(size)
+            n = self.directory.files.read(fd, buffer, 0)
+            return bytes(memoryview(buffer)[:n])
 
     def open_file(self, segment: Placed) -> OpenFile | None:
         """Open the log as `Place.open_file`."""
@@ -250,6 +263,31 @@ class LocalFile:
             with contextlib.suppress(OSError):
                 return self._open()
         return file
+
+
+def _filled(files: Files, fd: int) -> int:
+    """The size of an index without the blocks of zeros at its end. A block is used if
+    its last entry is not zero; the one after the used ones is counted, too: so what is
+    left out comes after an entry of zeros, where the order of the entries ends."""
+
+    def is_used(number: int) -> bool:
+        end = bytearray(_ENTRY_MAX)
+        files.read(fd, end, (number + 1) * _INDEX_BLOCK - _ENTRY_MAX)
+        return any(end)
+
+    size = files.size(fd)
+    low, high = 0, size // _INDEX_BLOCK
+    if high < 2 or is_used(high - 1):
+        return size
+    # The block before `low` is used, if there is one; block `high` is not.
+    high -= 1
+    while low < high:
+        middle = (low + high) // 2
+        if is_used(middle):
+            low = middle + 1
+        else:
+            high = middle
+    return (high + 1) * _INDEX_BLOCK
 
 
 class _Replaced:

@@ -30,6 +30,8 @@ _TEST_BYTES: Final = 4096
 _TEST_SYNCS: Final = 32
 # Names in one directory that are examined one by one; the rest is only counted.
 _ENTRIES_MAX: Final = 1_000_000
+# How old a staged file is that is reported: a stage may take long.
+_STAGED_MS: Final = 3_600_000
 _FEW_BYTES: Final = 1 << 30
 _FEW_INODES: Final = 10_000
 _FEW_FILES: Final = 1024
@@ -287,7 +289,7 @@ class _Doctor:
     # -- the files in it
 
     def entries(self) -> Iterator[Finding]:
-        tally = _Tally(self.root.info().uid)
+        tally = _Tally(self.root.info().uid, self.files.now_ms())
         names = self.root.names()
         for name in names[:_ENTRIES_MAX]:
             info = self._stat(self.root, name)
@@ -354,11 +356,18 @@ _WIDER: Final = "modes", NOTE, "group or others have access to"
 _OF_OTHERS: Final = "owners", NOTE, "another user than the store's owns"
 _FOREIGN: Final = "foreign", NOTE, "not named as by Kafka or logstore:"
 _LEFTOVERS: Final = "leftovers", NOTE, "left over, or about to be removed:"
+_STAGED: Final = (
+    "staged",
+    NOTE,
+    "staged, not published, and not written to for an hour (a killed process leaves "
+    "such files; Store.discard_staged(older_than_ms=3_600_000) removes them):",
+)
 _TORN: Final = "torn", NOTE, "kept copies of torn tails:"
 _DAMAGED: Final = "damage", PROBLEM, "damage was found, not repaired yet:"
 _UNREADABLE: Final = "unreadable", PROBLEM, "cannot be listed:"
 _OF_FILES: Final = (
-    _OPEN_TO_ALL, _WIDER, _OF_OTHERS, _FOREIGN, _LEFTOVERS, _TORN, _DAMAGED, _UNREADABLE
+    _OPEN_TO_ALL, _WIDER, _OF_OTHERS, _FOREIGN, _LEFTOVERS, _STAGED, _TORN, _DAMAGED,
+    _UNREADABLE,
 )  # fmt: skip
 _ENDINGS: Final = (
     layout.DELETED, layout.CLEANED, layout.SWAP, ".tmp", "-delete", "-stray"
@@ -368,8 +377,9 @@ _ENDINGS: Final = (
 class _Tally:
     """The files of a store, grouped by the finding that reports them."""
 
-    def __init__(self, owner: int) -> None:
+    def __init__(self, owner: int, now_ms: int) -> None:
         self.owner = owner
+        self.now_ms = now_ms
         self.files: dict[tuple[str, str, str], list[str]] = {
             key: [] for key in _OF_FILES
         }
@@ -386,7 +396,10 @@ class _Tally:
             files[_WIDER].append(name)
         if info.uid != self.owner:
             files[_OF_OTHERS].append(name)
-        if base.startswith(layout.TORN_PREFIX):
+        if base.startswith(layout.STAGED_PREFIX):
+            if self.now_ms - info.mtime_ns // 1_000_000 >= _STAGED_MS:
+                files[_STAGED].append(name)
+        elif base.startswith(layout.TORN_PREFIX):
             files[_TORN].append(name)
         elif base == layout.DAMAGED:
             files[_DAMAGED].append(name)

@@ -8,7 +8,7 @@ import contextlib
 import dataclasses
 import itertools
 import re
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from logstore.config import StoreConfig, TopicConfig
@@ -38,7 +38,7 @@ from logstore.maintenance.verify.context import (
 from logstore.maintenance.verify.paths import OFFSET_CHECKPOINTS
 from logstore.maintenance.verify.report import Run
 from logstore.segment import SegmentInfo
-from logstore.store.catalog.message_format import continued_format
+from logstore.store.catalog.topics import Catalog
 from logstore.store.opening import open_store
 from logstore.store.partition.partition import Partition
 from logstore.store.store import Store
@@ -255,8 +255,7 @@ def look_at(
         partitions, sums = _as_read(root, partitions, reader, is_held, with_headers)
     formats: dict[str, int] = {}
     if with_formats:
-        keys = [partition.key for partition in partitions if partition.is_listed]
-        formats = _formats(root, keys, settings)
+        formats = _formats(root, is_own=store.own)
     return StoreFacts(
         root,
         directories,
@@ -289,14 +288,18 @@ def look_at(
     )
 
 
-def _formats(
-    root: Directory, keys: Iterable[TopicPartition], settings: Container[str]
-) -> dict[str, int]:
-    numbers: dict[str, list[int]] = {}
-    for topic, number in keys:
-        if number >= 0 and topic not in settings:
-            numbers.setdefault(topic, []).append(number)
-    return {name: continued_format(root, name, of) for name, of in numbers.items()}
+def _formats(root: Directory, *, is_own: bool) -> dict[str, int]:
+    """The magic of appends to the topics without settings, as an opening finds it."""
+    catalog = Catalog(root, read_only=True)
+    catalog.settings.read(lambda action: None)  # `verify` lists it
+    catalog.find()
+    if not is_own:
+        catalog.claim()
+    return {
+        topic: catalog.settings.append_config(topic).message_format
+        for topic in catalog.numbers
+        if "config" not in catalog.settings.of(topic)
+    }
 
 
 def _as_read(

@@ -27,7 +27,11 @@ from logstore.store.publication.discarding import (
     discard_leftovers,
     discard_older,
 )
-from logstore.store.publication.publication import Publication, PublicationRequest
+from logstore.store.publication.publication import (
+    Outcome,
+    Publication,
+    PublicationRequest,
+)
 from logstore.store.publication.publisher import Publisher
 from logstore.store.topic.open_topics import OpenTopics
 
@@ -91,9 +95,14 @@ class Publishing:
         store is open for writing."""
         with storage_errors("publish to", self._context.path):
             (outcome,) = self.hand_in.publish([request])
-        if isinstance(outcome, LogStoreError):
-            raise outcome
-        return outcome
+        return _published(outcome)
+
+    def publish_at_once(self, request: PublicationRequest) -> Publication | None:
+        """Same as `publish`; None, and nothing was done, if another thread publishes
+        now."""
+        with storage_errors("publish to", self._context.path):
+            outcomes = self.hand_in.publish_at_once([request])
+        return _published(outcomes[0]) if outcomes else None
 
     def last(self, identity: str) -> Publication | None:
         """See `Store.last_publication`."""
@@ -120,3 +129,10 @@ class Publishing:
             discard_leftovers(root, identity, before)
         if older_than_ms is not None:
             discard_older(root, root.files.now_ms() - older_than_ms)
+
+
+def _published(outcome: Outcome) -> Publication:
+    """The publication. Raises: the error that the outcome is."""
+    if isinstance(outcome, LogStoreError):
+        raise outcome
+    return outcome

@@ -529,9 +529,9 @@ class Store:
         Args:
             staged, sequence, note, metadata, pinned: as in `publish`.
             identity: names the publisher, as in `publish`, 1 to 1000 characters.
-            timeout_ms: how long to wait for another process, in milliseconds; None: no
-                limit. An owner that does not publish for others lets the call wait
-                until it ends.
+            timeout_ms: how long to wait for another process, or a thread of this one
+                that publishes, in milliseconds; None: no limit. An owner that does not
+                publish for others lets the call wait until it ends.
 
         Returns:
             As `publish`. The offsets are empty, too, if its publisher has died after
@@ -641,5 +641,6 @@ def _kept(store: Store) -> KeptStore:
         lambda: hand_in.served,
         lambda: hand_in.has_failed,
         store._publishing.publish,
+        store._publishing.publish_at_once,
         store.close,
     )

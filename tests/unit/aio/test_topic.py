@@ -122,7 +122,7 @@ def test_topic_has_the_facts_of_its_blocking_one(tmp_path: Path) -> None:
             assert [p.number for p in topic] == [0, 1, 2]
             config = logstore.TopicConfig(message_format=2, retention_bytes=0)
             await topic.configure(config)
-            assert topic.config == config
+            assert topic.config == topic.stored_config == config
             assert await topic.apply_retention() == []
             partitioner = logstore.KafkaPartitioner()
             topic.partitioner = partitioner

@@ -530,6 +530,20 @@ def test_export_of_a_group_of_a_store(run: Any, shop: Path, target: Path) -> Non
     assert offsets_of(logstore.kafka.groups(target))["g", "t", 0] == 3
 
 
+def test_export_and_reset_show_their_changes_alike(
+    run: Any, shop: Path, target: Path
+) -> None:
+    """The same objects, and the same table above the sentence."""
+    export = ["groups", "export", shop, "--group", "g", "--to", target, "--dry-run"]
+    reset = ["groups", "reset", shop, "--group", "g", "--to", "latest", "--dry-run"]
+    shown = [objects(run(*words, "--format", "jsonl")) for words in (export, reset)]
+    assert [list(value) for value in shown[0]] == [list(value) for value in shown[1]]
+    tables = [run(*words).lines for words in (export, reset)]
+    assert tables[0][0].split() == tables[1][0].split()
+    assert tables[1][-1] == "1 offset of g would be committed"
+    assert tables[0][-1].startswith(f"{tables[1][-1]} in __consumer_offsets-")
+
+
 @pytest.fixture
 def target(tmp_path: Path) -> Path:
     """A stopped broker, where "old" has an offset."""

@@ -160,3 +160,20 @@ def test_small_file_is_read_by_methods_if_one_of_these_is_replaced(
     directory = Directory.open_root(_replaced(method)(), str(tmp_path))
     assert directory.read_small("file", 100) == (7, b"content")
     assert bool(calls) != is_called
+
+
+@pytest.mark.parametrize("directories", [False, True])
+def test_names_are_all_there_while_another_list_is_under_way(
+    tmp_path: Path, directories: bool
+) -> None:
+    """By the same descriptor, as another thread, or a child of this process, has it."""
+    expected = [f"{number:02}" for number in range(30)]
+    for name in expected:
+        (tmp_path / name).mkdir()
+    root = Directory.open_root(Files(), str(tmp_path))
+    before = len(os.listdir("/proc/self/fd"))
+    with root.use() as fd, os.scandir(fd) as other:
+        next(other)
+        assert (root.directories() if directories else root.names()) == expected
+        assert len(list(other)) == 29
+    assert len(os.listdir("/proc/self/fd")) == before

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,9 +12,12 @@ import pytest
 
 import logstore
 from logstore.errors import StorageError
+from logstore.index import OffsetEntries, TimeEntries
 from logstore.io.directory import Directory
+from logstore.io.file_cache import Descriptors
 from logstore.io.segment_place import FollowingSegments, LocalFile, Placed
 from logstore.segment import Segment, SegmentGoneError, SegmentReplacedError
+from support.damage import CountedReads
 
 
 class BrokenPlace(LocalFile):
@@ -133,3 +137,69 @@ def test_file_that_cannot_be_opened_is_not_taken_for_a_replaced_one(
 def test_index_that_cannot_be_read_is_empty(closed: Segment) -> None:
     """Readers then walk over the log."""
     assert closed.index_bytes(".nothing") == b""
+
+
+def index_of(path: Path, suffix: str, data: bytes) -> tuple[bytes, int]:
+    """What is read of an index file with these bytes, and how much is read for it."""
+    (path / f"{0:020}{suffix}").write_bytes(data)
+    files = CountedReads()
+    directory = Directory.open_root(files, str(path))
+    segment = Segment(directory, Descriptors(files, 4), 0, 1 << 30, 1 << 30)
+    try:
+        return segment.index_bytes(suffix), files.read_bytes
+    finally:
+        directory.close()
+
+
+def entries(suffix: str, count: int) -> bytes:
+    form = {".index": ">ii", ".timeindex": ">qi"}[suffix]
+    return b"".join(struct.pack(form, n + 1, n + 1) for n in range(count))
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+@pytest.mark.parametrize("count", [0, 1, 1023, 1024, 1025, 1536, 1537, 70_000])
+@pytest.mark.parametrize("size", [12_288, 36_864, 36_866, 1_000_000, 10 << 20])
+def test_index_that_a_broker_has_preallocated_has_the_same_entries(
+    tmp_path: Path, suffix: str, count: int, size: int
+) -> None:
+    """The zeros are not read: a broker has them in each of its active segments."""
+    kind = {".index": OffsetEntries, ".timeindex": TimeEntries}[suffix]
+    used = entries(suffix, count)
+    whole = used.ljust(size, b"\0")
+    found, read_bytes = index_of(tmp_path, suffix, whole)
+    loaded = [
+        OffsetEntries.load(data, 1 << 30) if kind is OffsetEntries else kind.load(data)
+        for data in (found, whole)
+    ]
+    assert loaded[0].data() == loaded[1].data()
+    if len(whole) > len(used) + 24_576:
+        assert len(found) <= len(used) + 24_576
+        assert read_bytes <= len(found) + 12 * 12
+
+
+@pytest.mark.parametrize("gap", [0, 4096, 40_000])
+def test_index_with_a_hole_has_the_same_entries(tmp_path: Path, gap: int) -> None:
+    """A page that was lost: what is behind it counts as little as before."""
+    data = bytearray(entries(".index", 10_000).ljust(1 << 20, b"\0"))
+    data[gap : gap + 30_000] = bytes(30_000)
+    found, _ = index_of(tmp_path, ".index", bytes(data))
+    kept = [OffsetEntries.load(one, 1 << 30).data() for one in (found, bytes(data))]
+    assert kept[0] == kept[1]
+
+
+def test_index_beyond_the_limit_is_not_read(tmp_path: Path) -> None:
+    """Nothing is allocated for a length that something else has written."""
+    path = tmp_path / f"{0:020}.index"
+    path.touch()
+    os.truncate(path, (64 << 20) + 12)
+    with path.open("r+b") as file:
+        file.seek(-8, os.SEEK_END)
+        file.write(b"entry...")
+        file.seek(5461 * 12_288 - 8)  # the end of its last block
+        file.write(b"entry...")
+    files = CountedReads()
+    directory = Directory.open_root(files, str(tmp_path))
+    segment = Segment(directory, Descriptors(files, 4), 0, 1 << 30, 1 << 30)
+    assert segment.index_bytes(".index") == b""
+    directory.close()
+    assert files.read_bytes < 100

@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import pwd
 import re
+import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -92,6 +95,34 @@ def test_directory_without_an_owner_says_so_while_others_write(path: Path) -> No
         shared.topic("orders")[0].append(b"x")
         found = logstore.metrics.of_directory(path)
         assert found["unowned_since_ms"] > closed_ms
+
+
+def test_staged_files_that_nobody_publishes_are_told(path: Path) -> None:
+    """Those that were not written to for an hour; what it says removes them."""
+    code = """
+import logstore, os, sys
+with logstore.open(sys.argv[1], read_only=True) as store:
+    stage = store.stage("job", 1)
+    stage.append_many(store.topic("orders")[0], [b"x"])
+    stage.finish()
+    os.kill(os.getpid(), 9)
+"""
+    done = subprocess.run([sys.executable, "-c", code, path], check=False)
+    assert done.returncode == -signal.SIGKILL
+    (staged,) = path.glob(".logstore-staged-*")
+
+    def told() -> list[logstore.types.EnvironmentFinding]:
+        return [one for one in doctor(path).findings if one.kind == "staged"]
+
+    assert told() == []
+    hour_ago = time.time() - 3601
+    os.utime(staged, (hour_ago, hour_ago))
+    (one,) = told()
+    assert (one.level, one.values) == ("note", {"count": 1, "first": [staged.name]})
+    assert "discard_staged(older_than_ms=3_600_000)" in one.message
+    with logstore.open(path) as store:
+        store.discard_staged(older_than_ms=3_600_000)
+    assert told() == []
 
 
 def test_directory_that_is_not_there_is_a_named_error(tmp_path: Path) -> None:

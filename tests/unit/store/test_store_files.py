@@ -7,6 +7,8 @@ import os
 import stat
 from pathlib import Path
 
+import pytest
+
 import logstore
 from logstore.store.opening import open_store
 from support.children import descriptors_in
@@ -55,6 +57,21 @@ def test_append_after_read_leaks_no_descriptor(tmp_path: Path) -> None:
         assert len(list(partition.read())) == 10
         append_one(partition)
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_closed_store_that_has_published_has_no_descriptor(
+    tmp_path: Path, is_shared: bool
+) -> None:
+    """It lets go of them when it is closed, and not when it is collected."""
+    write_store(tmp_path, 10)
+    before = len(descriptors_in(tmp_path))
+    with logstore.open(tmp_path, shared=is_shared) as store:
+        with store.stage("a", 1) as stage:
+            stage.append_many(store.topic("orders")[0], [b"x"])
+            staged = stage.finish()
+        assert store.submit(staged, identity="a", sequence=1).is_new
+    assert len(descriptors_in(tmp_path)) == before
 
 
 def test_open_files_stay_below_the_limit(tmp_path: Path) -> None:

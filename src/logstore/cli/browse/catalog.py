@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import logstore
 from logstore.cli.browse.window import BrowserView, plain
@@ -179,7 +179,7 @@ class BrowserCatalog:
         topic = self._store.topic(name)
         row = TopicRow(name)
         try:
-            row.policy = policy_text(topic.config)
+            row.policy = policy_text(topic.stored_config)
         except logstore.TopicNotFoundError:
             raise
         except logstore.LogStoreError as error:
@@ -275,9 +275,11 @@ def check_path(path: str) -> None:
         )
 
 
-def policy_text(config: Any) -> str:
+def policy_text(config: logstore.TopicConfig | None) -> str:
     """The retention settings of a topic in a few words; ``-``: the topic has no such
     settings. The settings of a broker are not in its log directory."""
+    if config is None:
+        return "-"
     parts = []
     if config.retention_ms >= 0:
         parts.append(duration_text(config.retention_ms))

@@ -53,7 +53,7 @@ def record_lines(frame: Any, head: Head, wanted: Wanted) -> Iterator[tuple[int, 
 
 
 def records_of(frame: Any, head: Head) -> tuple[Any, Iterator[Any]]:
-    """The records, and in magic 0 and 1 also a `Message` for each of them."""
+    """The records, and in magic 0 and 1 also a `LogMessage` for each of them."""
     if head.magic < 2:
         messages = frame.messages()
         return [message.record for message in messages], iter(messages)

@@ -160,6 +160,7 @@ def _check_topics(value: dict[str, Any]) -> None:
             raise ValueError(f"config of topic {name} is no object")
         for flag in ("creating", "deleting", "identified"):
             boolean(flag, settings.get(flag, False))
+        integer("message_format", settings.get("message_format", 0), 0, 2)
         for field in ("id", "kafka_id"):
             if settings.get(field, "") != "":
                 _id(f"{field} of topic {name}", settings[field])

@@ -143,6 +143,7 @@ class _Log:
         config: of its topic.
         file: the file that batches are written to now.
         first: offset of the first record in it; earlier records are in `done`.
+        magic: of its batches.
         records: how many there are in all; the offset of the next one.
         data: batches that are held back.
         runs: of `file`.
@@ -157,6 +158,7 @@ class _Log:
         "encoder",
         "file",
         "first",
+        "magic",
         "partition",
         "records",
         "runs",
@@ -164,7 +166,9 @@ class _Log:
         "topic_id",
     )
 
-    def __init__(self, destination: Destination, topic_id: str, file: _File) -> None:
+    def __init__(
+        self, destination: Destination, topic_id: str, file: _File, magic: int
+    ) -> None:
         self.topic = destination.topic
         self.partition = destination.number
         self.topic_id = topic_id
@@ -175,6 +179,7 @@ class _Log:
             # all batches.
             config = dataclasses.replace(config, message_timestamp_type="CreateTime")
         self.encoder = Encoder(config)
+        self.magic = magic
         self.file = file
         self.first = 0
         self.records = 0
@@ -211,7 +216,7 @@ class _Log:
         count = offset - self.first
         if count:
             log = StagedLog(
-                self.topic, self.partition, self.encoder.magic, count, self.file.name,
+                self.topic, self.partition, self.magic, count, self.file.name,
                 not self.file.is_shared, self.first, tuple(self.runs), self.topic_id,
             )  # fmt: skip
             self.done.append(log)
@@ -371,17 +376,49 @@ class Stage:
             raise
         return count
 
-    def _log_of(self, partition: Destination) -> _Log:
+    def add_batches(
+        self, partition: Destination, batches: bytes, magic: int, offsets: int
+    ) -> None:
+        """Stage whole batches for a partition that gets nothing else here.
+
+        Args:
+            batches: with offsets from 0 on; all of one format.
+            magic: that format.
+            offsets: how many they take.
+
+        Raises:
+            ConfigError, StorageError, UnsupportedError: as `append_many`.
+        """
+        if self._ended:
+            raise self._refused("take records", self._ended)
+        log = self._log_of(partition, magic)
+        log.records = offsets
+        self._alone(functools.partial(self._put_batches, log, batches))
+
+    def _put_batches(self, log: _Log, batches: bytes) -> None:
+        view, begin = memoryview(batches), 0
+        pointer = native.pointer(batches)
+        for header in native.Headers(pointer, len(batches), checks=0):
+            if header.pos + header.size - begin > _DIRECT_BYTES and header.pos > begin:
+                self._write(log, view[begin : header.pos])
+                begin = header.pos
+        self._write(log, view[begin:])
+
+    def _log_of(self, partition: Destination, magic: int | None = None) -> _Log:
+        """The log of a partition, whose batches have the format of its topic, or this
+        one."""
         key = TopicPartition(partition.topic, partition.number)
         log = self._logs.get(key)
         if log is None:
-            if partition.config.message_format == 0:
+            if magic is None:
+                magic = partition.config.message_format
+            if magic == 0:
                 raise UnsupportedError(
                     f"{key} has message_format=0, into which nothing can "
                     f"be published; 1 or 2 can"
                 )
             topic_id = "" if self._topic_id_of is None else self._topic_id_of(partition)
-            log = self._logs[key] = _Log(partition, topic_id, self._shared)
+            log = self._logs[key] = _Log(partition, topic_id, self._shared, magic)
         return log
 
     def _put(self, log: _Log, rows: native.EncodedColumns) -> None:
@@ -401,7 +438,7 @@ class Stage:
 
     def _write(self, log: _Log, data: memoryview) -> None:
         """Write whole batches, into a separate file if there are many."""
-        if log.encoder.magic == 2:
+        if log.magic == 2:
             if log.file.is_shared:
                 is_much = log.bytes + len(data) >= OWN_FILE_BYTES
                 if is_much and len(self._files) <= _OWN_FILES_MAX:

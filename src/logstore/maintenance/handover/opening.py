@@ -117,11 +117,11 @@ class DirectoryOpening:
             who = "1 topic has" if count == 1 else f"{count} topics have"
             if wholes == count:
                 end = "its log ends" if count == 1 else "their logs end"
-                what = f"appends continue in magic 2, as {end}"
+                what = f"appends continue in magic 2, as {end} or ended"
             elif wholes:
                 what = (
                     f"appends to {wholes} of them continue in magic 2, as their logs "
-                    f"end, to the others in magic 1"
+                    f"end or ended, to the others in magic 1"
                 )
             else:
                 what = "appends are of magic 1"

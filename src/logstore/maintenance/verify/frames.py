@@ -148,7 +148,7 @@ class LogFrame:
         else:
             yield from unchecked.records(header, data, self._frames.limit)
 
-    def messages(self) -> list[unchecked.UncheckedMessage]:
+    def messages(self) -> list[unchecked.LogMessage]:
         """The messages of a batch of magic 0 or 1, also if checksums are wrong.
 
         Raises:

@@ -17,7 +17,7 @@ from logstore.record import compression
 from logstore.record.decoder import Damage
 from logstore.record.record import TIMESTAMP_TYPES, Record
 
-__all__ = ["UncheckedMessage", "messages", "records"]
+__all__ = ["LogMessage", "messages", "records"]
 
 _FRAME: Final = struct.Struct(">qi")
 _MESSAGE: Final = struct.Struct(">Ibb")  # checksum, magic, attributes
@@ -26,7 +26,7 @@ _CODEC_MASK, _APPEND_TIME = 7, 8
 _NO_TIME: Final = -1
 
 
-class UncheckedMessage(NamedTuple):
+class LogMessage(NamedTuple):
     """A message of magic 0 or 1.
 
     Attributes:
@@ -119,7 +119,7 @@ def records(header: native.BatchHeader, data: bytes, limit: int) -> Iterator[Rec
         yield Record(offset, timestamp, key, value, tuple(headers), kind)
 
 
-def messages(data: bytes, limit: int) -> list[UncheckedMessage]:
+def messages(data: bytes, limit: int) -> list[LogMessage]:
     """The messages of a batch of magic 0 or 1: one, or the messages in a wrapper.
 
     Args:
@@ -177,7 +177,7 @@ def _inner(payload: bytes) -> list[tuple[int, bytes]]:
     return frames
 
 
-def _message(data: bytes, offset: int, append_time: int | None) -> UncheckedMessage:
+def _message(data: bytes, offset: int, append_time: int | None) -> LogMessage:
     """A message, from its bytes but for its offset and its size."""
     crc, magic, attributes = _MESSAGE.unpack_from(data)
     source = _Bytes(data, _MESSAGE.size)
@@ -188,4 +188,4 @@ def _message(data: bytes, offset: int, append_time: int | None) -> UncheckedMess
         timestamp, kind = append_time, 1
     key, value = source.blob(source.number(4)), source.blob(source.number(4))
     record = Record(offset, timestamp, key, value, (), TIMESTAMP_TYPES[kind])
-    return UncheckedMessage(record, crc, zlib.crc32(data[4:]) == crc)
+    return LogMessage(record, crc, zlib.crc32(data[4:]) == crc)

@@ -33,7 +33,8 @@ class IdentityFacts(NamedTuple):
         topic_id: of the topic, under which the next append is written.
         is_new_id: no file had that id: it was made for this opening.
         has_settings: the topics file knows the topic.
-        is_noted: the topics file says that a partition of it was written to.
+        is_noted: the topics file says that a partition of it was written to, and in
+            which format a topic without settings is continued.
         found: content of `.logstore-topic`; None: the file is missing or damaged.
         is_own: logstore wrote last.
         has_own_files: logstore has a file in the directory.

@@ -97,13 +97,15 @@ class KnownIds:
         self, key: TopicPartition, directory: Directory, log_id: str, *, is_empty: bool
     ) -> str:
         """Before the first append to a partition: write its `.logstore-topic`, and then
-        into the settings that the topic has one. Returns the id of the topic.
+        into the settings that the topic has one, and the format in which it is
+        continued. Returns the id of the topic.
 
         Args:
             is_empty: its first segment is created next, which syncs the directory.
 
         Raises:
             OSError: as raised by the system.
+            StorageError: as `TopicSettings.continued`.
         """
         topic, number = key
         topic_id = self.id_for_appends(topic)
@@ -125,6 +127,7 @@ class KnownIds:
                 **self._settings.of(topic),
                 "id": topic_id,
                 "identified": True,
+                **self._settings.continued(topic),
             }
             if kafka_id:
                 settings["kafka_id"] = kafka_id
@@ -151,7 +154,8 @@ class KnownIds:
         self._minted.pop(topic, None)
 
     def claimed(self, topic: str, stored: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields of a topic's identity, after a write by another program."""
+        """The fields of a topic's identity, and the format in which it is continued,
+        after a write by another program."""
         topic_id = stored.get("id", "")
         if not topic_id:
             return {}
@@ -162,4 +166,6 @@ class KnownIds:
             return {}  # it is found by its directories
         kafka_id = kafka_id or self._directories.kafka_id(topic)
         also = {"kafka_id": kafka_id} if kafka_id else {}
+        if "message_format" in stored:
+            also["message_format"] = stored["message_format"]
         return {"id": topic_id, "identified": True, **also}

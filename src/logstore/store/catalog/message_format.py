@@ -3,7 +3,8 @@
 A topic that only a broker has written to has no `message_format`. Its logs are
 continued in the format that they end with: a broker of 0.11 or later has written
 record batches, and consumers that need their headers or producer ids still get them.
-`TopicSettings.config` and the check before a hand-over ask here.
+The first append persists the format that was found: the logs may be empty later.
+`TopicSettings.append_config` asks here.
 """
 
 from __future__ import annotations

@@ -80,8 +80,8 @@ class TopicSettings:
         numbers: topic -> the partitions whose directories there are.
 
     Attributes:
-        stored: topic -> {"partitions", "config"?, "id"?, "kafka_id"?, "identified"?,
-            "creating"?, "deleting"?}.
+        stored: topic -> {"partitions", "config"?, "message_format"?, "id"?,
+            "kafka_id"?, "identified"?, "creating"?, "deleting"?}.
         is_dirty: they are not persisted, since the disk is full.
 
     Invariant: the file says the same, unless they are dirty, or opening has changed
@@ -151,27 +151,52 @@ class TopicSettings:
         self._configs[topic] = settings, config
         return config
 
+    def has_config(self, topic: str) -> bool:
+        """Whether settings of the topic were persisted."""
+        return self.of(topic).get("config") is not None
+
     def append_config(self, topic: str) -> TopicConfig:
         """Return `config`, with the format in which the logs are continued. The logs of
-        a topic without settings are read once: a reader does not need the format.
+        a topic without settings are read once, until the format is persisted
+        (`continued`): a reader does not need it.
 
         Raises:
             ConfigError: as `config`.
             StorageError: as `continued_format`.
         """
         config = self.config(topic)
-        if self.of(topic).get("config") is not None:
+        if self.has_config(topic):
             return config
         continued_config = self._continued.get(topic)
         if continued_config is None:
-            magic = continued_format(self._root, topic, self._numbers.get(topic, ()))
+            magic = self.of(topic).get("message_format")
+            if magic is None:
+                numbers = self._numbers.get(topic, ())
+                magic = continued_format(self._root, topic, numbers)
             continued_config = dataclasses.replace(config, message_format=magic)
             self._continued[topic] = continued_config
         return continued_config
 
+    def continued(self, topic: str) -> dict[str, int]:
+        """What the first append persists of a topic without settings: the format in
+        which it is continued, if that is not the default. The logs that end with it
+        may be deleted later.
+
+        Raises:
+            StorageError: as `continued_format`.
+        """
+        if self.has_config(topic):
+            return {}
+        magic = self.append_config(topic).message_format
+        is_default = magic == TopicConfig().message_format
+        return {} if is_default else {"message_format": magic}
+
     def is_identified(self, topic: str) -> bool:
-        """Whether the settings say that a partition of the topic was written to."""
-        return bool(self.of(topic).get("identified"))
+        """Whether the settings say that a partition of the topic was written to, and
+        what `continued` returns. Raises: as that."""
+        settings = self.of(topic)
+        is_written = bool(settings.get("identified"))
+        return is_written and self.continued(topic).items() <= settings.items()
 
     def take_over(self, stored: dict[str, dict[str, Any]]) -> None:
         """Use the settings that opening has found out. Memory only: `persist_claim`

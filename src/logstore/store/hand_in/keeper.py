@@ -16,7 +16,12 @@ from typing import Final, NamedTuple
 
 from logstore import _native as native
 from logstore._native.locks import logger, wait_for_end
-from logstore.errors import LogStoreError, StoreClosedError, StoreLockedError
+from logstore.errors import (
+    LogStoreError,
+    PublicationTimeoutError,
+    StoreClosedError,
+    StoreLockedError,
+)
 from logstore.io.directory import Directory
 from logstore.io.layout import LOCK_RECORD
 from logstore.io.lock_record import state_of
@@ -30,6 +35,8 @@ _IDLE_S: Final = 2.0
 # A call that waits asks within this time why the lock was not taken.
 _FAILURE_S: Final = 0.3
 _OPENING_LOOK_S: Final = 0.0005
+# A commit of another thread is short: a call waits for it, however short its own time.
+_COMMIT_S: Final = 0.25
 # How often it looks whether another process waits, if that is not reported.
 _LOOK_S: Final = 0.1
 
@@ -42,12 +49,14 @@ class KeptStore(NamedTuple):
         has_failed: returns whether it carries out nothing more until it is opened
             again.
         publish: publishes to it, as `Store.publish`.
+        publish_at_once: the same; returns None if another thread publishes now.
         close: closes it.
     """
 
     served: Callable[[], int]
     has_failed: Callable[[], bool]
     publish: Callable[[PublicationRequest], Publication]
+    publish_at_once: Callable[[PublicationRequest], Publication | None]
     close: Callable[[], None]
 
 
@@ -69,14 +78,45 @@ class Keeper:
         self._failure: tuple[float, LogStoreError] | None = None
         self._kept: KeptStore | None = None
 
-    def publish(self, request: PublicationRequest) -> Publication | None:
+    def publish(
+        self, request: PublicationRequest, timeout_ms: int | None
+    ) -> Publication | None:
         """Publish with the lock that this process keeps; None: it keeps none, and
-        nothing was done. Raises: as `Store.publish`."""
+        nothing was done.
+
+        Args:
+            timeout_ms: how long to wait for another thread that publishes, 250 ms at
+                least; None: no limit.
+
+        Raises:
+            PublicationTimeoutError: that thread has not ended; nothing was written.
+            others: as `Store.publish`.
+        """
         kept = self._kept
         if kept is not None and not kept.has_failed():
             with contextlib.suppress(StoreClosedError):
-                return kept.publish(request)
+                if timeout_ms is None:
+                    return kept.publish(request)
+                return self._published_within(kept, request, timeout_ms)
         return None
+
+    def _published_within(
+        self, kept: KeptStore, request: PublicationRequest, timeout_ms: int
+    ) -> Publication:
+        deadline = time.monotonic() + max(timeout_ms / 1000, _COMMIT_S)
+        while True:
+            published = kept.publish_at_once(request)
+            if published is not None:
+                return published
+            if time.monotonic() >= deadline:
+                raise PublicationTimeoutError(
+                    request.identity,
+                    request.sequence,
+                    timeout_ms=timeout_ms,
+                    outcome="not written",
+                    holder=state_of(self._root).holder,
+                )
+            time.sleep(_OPENING_LOOK_S)
 
     def take(self) -> None:
         """Take the lock, and return when this process has it, or another one.

@@ -113,12 +113,12 @@ class Sharing:
     ) -> Publication:
         """Same as `Store.submit`, but the identity of a group is allowed, too."""
         self._check()
-        published = self._keeper.publish(request)
+        published = self._keeper.publish(request, timeout_ms)
         is_owned = published is not None or self._requester.has_owner()
         if not is_owned and _is_free(self._context.root):
             # No other process has the lock: there is no wait, even if timeout_ms is 0.
             self._keeper.take()
-            published = self._keeper.publish(request)
+            published = self._keeper.publish(request, timeout_ms)
         if published is not None:
             return published
         identity, sequence = request.identity, request.sequence

@@ -304,10 +304,17 @@ class SharedAppends:
                 f"{self._views.name}; nothing was written"
             )
         parts, records = prepared.place(0, 0, None)
-        data = b"".join(parts)
-        log = self.log(magics.pop(), records, len(data), 0)
-        spans = _spans_in(self.hand_in.ask(Append((log,), data, {}, expected_offset)))
-        return spans[TopicPartition(self.topic, self.number)]
+        data, magic, logs = b"".join(parts), magics.pop(), list[StagedLog]()
+        if len(data) > _DATA_MAX:
+            with self.hand_in.stage() as stage:
+                stage.add_batches(self, data, magic, records)
+                logs += stage.finish().logs
+            data = b""
+        else:
+            logs.append(self.log(magic, records, len(data), 0))
+        asked = Append(tuple(logs), data, {}, expected_offset)
+        ((_, span),) = _appended(self.hand_in, asked, partial(self.hand_in.ask, asked))
+        return span
 
     def log(self, magic: int, records: int, size: int, pos: int) -> StagedLog:
         """The part of a request that is for this partition."""

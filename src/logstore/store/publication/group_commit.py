@@ -116,6 +116,8 @@ class GroupCommit:
         finally:
             if is_settled:
                 self._show()
+                # They hold descriptors, and a closed store still has its last commit.
+                self._synced = SyncedFiles(())
         return None
 
     def _check_room(self, imports: Mapping[StagedLog, SegmentImport]) -> None:

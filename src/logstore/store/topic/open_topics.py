@@ -260,6 +260,12 @@ class OpenTopics:
             raise self._no_topic(topic)
         return self.catalog.settings.append_config(topic)
 
+    def stored_config(self, topic: str) -> TopicConfig | None:
+        if topic not in self.catalog.numbers:
+            raise self._no_topic(topic)
+        settings = self.catalog.settings
+        return settings.config(topic) if settings.has_config(topic) else None
+
     def topic_id(self, topic: str) -> str:
         return self.catalog.ids.topic_id(topic)
 

@@ -73,6 +73,8 @@ class TopicContext(Protocol):
 
     def topic_config(self, topic: str) -> TopicConfig: ...
 
+    def stored_config(self, topic: str) -> TopicConfig | None: ...
+
     def topic_id(self, topic: str) -> str: ...
 
 
@@ -135,9 +137,17 @@ class Topic(ArrowSource):
 
     @property
     def config(self) -> TopicConfig:
-        """Its settings."""
+        """Its settings, with the format in which it is continued: of a topic without
+        settings that is looked for in its logs, once."""
         self._check_same()
         return self._context.topic_config(self.name)
+
+    @property
+    def stored_config(self) -> TopicConfig | None:
+        """The settings that it was given; None: only a broker has used it, and it has
+        the defaults. No log is read."""
+        self._check_same()
+        return self._context.stored_config(self.name)
 
     def __reduce__(self) -> NoReturn:
         refuse_pickling(self, self._context.path, f".topic({self.name!r})")

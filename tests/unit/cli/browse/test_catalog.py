@@ -19,6 +19,7 @@ from logstore.cli.browse.catalog import (
     problems_by_partition,
     rows_of,
 )
+from logstore.store.catalog import topic_settings
 from support.golden import SLICE
 
 BOTH = {"cleanup_policy": "compact,delete", "retention_ms": 3_600_000}
@@ -171,6 +172,21 @@ def test_a_topic_with_invalid_settings_says_why(misconfigured: Path) -> None:
     assert "settings of topic clicks are not valid" in clicks.trouble
     assert "settings of topic clicks are not valid" in clicks.partitions[0].trouble
     assert (orders.trouble, orders.offsets) == ("", 2000)
+
+
+def test_a_topic_of_a_broker_is_shown_without_a_look_for_its_format(
+    shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That reads the end of each log, and only appends need it."""
+
+    def refused(*_: object) -> int:
+        raise AssertionError("the logs are read for the format of appends")
+
+    (shop / ".logstore-topics").unlink()
+    monkeypatch.setattr(topic_settings, "continued_format", refused)
+    with opened(shop) as catalog:
+        row = catalog.topic_row("orders")
+    assert (row.policy, row.trouble, row.offsets) == ("-", "", 2000)
 
 
 def test_a_damaged_first_batch_is_trouble_of_the_row(shop: Path) -> None:

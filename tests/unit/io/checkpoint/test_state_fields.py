@@ -45,6 +45,8 @@ WRONG: list[tuple[str, tuple[Any, ...], Any]] = [
     (layout.TOPICS, ("topics", "a", "id"), "0A" * 16),
     (layout.TOPICS, ("topics", "a", "kafka_id"), "x"),
     (layout.TOPICS, ("topics", "a", "deleting"), "yes"),
+    (layout.TOPICS, ("topics", "a", "message_format"), 3),
+    (layout.TOPICS, ("topics", "a", "message_format"), None),
     (layout.TOPICS, ("topics", "../a"), {"partitions": 1}),
     (layout.PRODUCERS, ("producers", 1, 0), "a"),
     (layout.PRODUCERS, ("producers", 1, 0), ""),

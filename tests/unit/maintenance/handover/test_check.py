@@ -418,6 +418,20 @@ def test_format_of_appends_is_told(
     assert re.search(expected, one.message)
 
 
+def test_format_that_was_persisted_is_told(tmp_path: Path) -> None:
+    """The logs that ended with it are empty."""
+    with logstore.open(tmp_path) as store:
+        config = logstore.TopicConfig(message_format=2)
+        store.create_topic("t", config=config)[0].append(b"x")
+    (tmp_path / layout.TOPICS).unlink()
+    with logstore.open(tmp_path) as store:
+        partition = store["t"][0]
+        partition.delete_before(partition.append(b"y") + 1)
+        partition.roll()
+    (one,) = findings(tmp_path, "settings", from_kafka=True)
+    assert one.values["formats"] == {"t": 2}
+
+
 def test_damage_is_told_and_nothing_is_cut(theirs: Path) -> None:
     log = max(theirs.glob("txn-0/*.log"), key=lambda path: path.stat().st_size)
     data = bytearray(log.read_bytes())

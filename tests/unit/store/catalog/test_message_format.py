@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import os
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import logstore
 from logstore.io import layout
+from logstore.io.checkpoint import checkpoints
 from logstore.io.directory import Directory
 from logstore.io.files import Files
 from logstore.store.catalog import topic_settings
 from logstore.store.catalog.message_format import continued_format, last_magic
-from support.damage import FaultyFiles
+from support.damage import CountedReads, FaultyFiles
 
 
 def written(path: Path, *magics: int, partitions: int = 1) -> Path:
@@ -101,6 +105,115 @@ def test_reading_does_not_look_for_the_format(
     assert asked == ["t"]
 
 
+def stored(path: Path) -> dict[str, Any]:
+    """The persisted settings of the topic."""
+    root = Directory.open_root(Files(), str(path))
+    try:
+        value = checkpoints.read_state(root, layout.TOPICS)
+    finally:
+        root.close()
+    assert value is not None
+    settings: dict[str, Any] = value["topics"]["t"]
+    return settings
+
+
+def another_program_writes(path: Path) -> None:
+    (path / layout.CLEAN_SHUTDOWN).unlink(missing_ok=True)
+    points = path / layout.RECOVERY_CHECKPOINT
+    points.write_text(points.read_text().replace("t 0 ", "t 0 1"))
+
+
+def empty_the_logs(path: Path) -> None:
+    """Delete all records, and the files that have them."""
+    with logstore.open(path) as store:
+        for partition in store.topic("t"):
+            partition.delete_before(partition.end_offset)
+            partition.roll()
+    for log in path.glob("t-*/*.log"):
+        assert log.stat().st_size == 0
+
+
+@pytest.mark.parametrize("by", ["append", "other partition", "publication", "shared"])
+def test_format_that_was_found_outlives_the_logs_that_have_it(
+    tmp_path: Path, by: str
+) -> None:
+    """The first append persists it, whichever call that is."""
+    written(tmp_path, 2, partitions=2)
+    with logstore.open(tmp_path, shared=by == "shared") as store:
+        partition = store.topic("t")[int(by == "other partition")]
+        if by == "publication":
+            with store.stage("a", 1) as stage:
+                stage.append_many(partition, [b"x"])
+                staged = stage.finish()
+            store.publish(staged, identity="a", sequence=1)
+        else:
+            partition.append(b"x")
+    assert stored(tmp_path)["message_format"] == 2
+    empty_the_logs(tmp_path)
+    for number in range(2):
+        with logstore.open(tmp_path) as store:
+            start = store.topic("t")[number].append(b"y")
+        with logstore.open(tmp_path, read_only=True) as store:
+            (batch,) = store.topic("t")[number].read_batches(start)
+            assert batch.magic == 2
+
+
+def test_format_outlives_a_visit_of_another_program(tmp_path: Path) -> None:
+    """A broker that deletes the logs, too. A topic that it has made again is another
+    one, without what was known of the first."""
+    with logstore.open(written(tmp_path, 2)) as store:
+        store.topic("t")[0].append(b"x")
+    empty_the_logs(tmp_path)
+    another_program_writes(tmp_path)
+    with logstore.open(tmp_path) as store:
+        assert store.topic("t").config.message_format == 2
+        store.topic("t")[0].append(b"y")
+    another_program_writes(tmp_path)
+    shutil.rmtree(tmp_path / "t-0")
+    (tmp_path / "t-0").mkdir(0o700)
+    made_again = b"version: 0\ntopic_id: ASNFZ4mrze8BI0VniavN7w\n"
+    (tmp_path / "t-0" / layout.PARTITION_METADATA).write_bytes(made_again)
+    with logstore.open(tmp_path) as store:
+        assert store.topic("t").config.message_format == 1
+
+
+def test_format_found_after_the_first_append_is_persisted_too(tmp_path: Path) -> None:
+    """The topic was written to by an earlier release, or before a broker was."""
+    with logstore.open(written(tmp_path, 2)) as store:
+        store.topic("t")[0].append(b"x")
+    earlier = {k: v for k, v in stored(tmp_path).items() if k != "message_format"}
+    root = Directory.open_root(Files(), str(tmp_path))
+    checkpoints.write_state(root, layout.TOPICS, {"topics": {"t": earlier}})
+    root.close()
+    with logstore.open(tmp_path) as store:
+        store.topic("t")[0].append(b"x")
+    assert stored(tmp_path) == {**earlier, "message_format": 2}
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_default_format_is_not_persisted(tmp_path: Path, magic: int) -> None:
+    """A broker that writes to the topic later may raise it."""
+    with logstore.open(written(tmp_path, magic)) as store:
+        store.topic("t")[0].append(b"x")
+    assert "message_format" not in stored(tmp_path)
+
+
+@pytest.mark.parametrize("how", ["configure", "add_partitions"])
+def test_settings_replace_the_format_that_was_found(tmp_path: Path, how: str) -> None:
+    """It is one of them, then."""
+    with logstore.open(written(tmp_path, 2)) as store:
+        topic = store.topic("t")
+        topic[0].append(b"x")
+        if how == "configure":
+            topic.configure(dataclasses.replace(topic.config, message_format=0))
+        else:
+            topic.add_partitions(1)
+    assert "message_format" not in stored(tmp_path)
+    with logstore.open(tmp_path, read_only=True) as store:
+        found = store.topic("t").config.message_format
+    assert found == (0 if how == "configure" else 2)
+
+
 @pytest.mark.parametrize("is_created", [False, True])
 def test_format_that_was_given_is_used(tmp_path: Path, is_created: bool) -> None:
     """It is used in later openings, too."""
@@ -137,12 +250,28 @@ def test_last_intact_batch_counts(tmp_path: Path) -> None:
     assert magic_of(path) == 2
 
 
-def magic_of(path: Path) -> int | None:
-    directory = Directory.open_root(Files(), path)
+def magic_of(path: Path, files: Files | None = None) -> int | None:
+    directory = Directory.open_root(files or Files(), path)
     try:
         return last_magic(directory)
     finally:
         directory.close()
+
+
+def test_look_reads_the_end_of_the_log_and_of_the_index(tmp_path: Path) -> None:
+    """A broker that runs has preallocated the index, 10 MB."""
+    config = logstore.TopicConfig(message_format=2)
+    with logstore.open(tmp_path) as store:
+        partition = store.create_topic("t", config=config)[0]
+        for _ in range(500):
+            partition.append(bytes(4000))
+    path = tmp_path / "t-0"
+    index, log = (path / f"{0:020}{end}" for end in (".index", ".log"))
+    assert log.stat().st_size > 2_000_000
+    os.truncate(index, 10 << 20)
+    files = CountedReads()
+    assert magic_of(path, files) == 2
+    assert files.read_bytes < 100_000
 
 
 @pytest.mark.parametrize("call", ["list", "open", "read"])

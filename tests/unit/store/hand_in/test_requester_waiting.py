@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import traceback
 from pathlib import Path
@@ -24,6 +25,7 @@ from logstore.io.checkpoint.process_requests import ProcessFile
 from logstore.io.wakeups import Wakeups
 from logstore.store.hand_in import requester, sharing
 from logstore.store.partition import shared_appends
+from logstore.store.publication.group_commit import GroupCommit
 from support import handing_in
 from support.handing_in import (
     SERVING,
@@ -343,3 +345,53 @@ def test_interrupt_at_any_instruction_of_an_append_leaves_the_next_one_whole(
         assert (outcome == "written") <= count
         assert not (outcome == "not written" and count)
         assert not count or nameless.get(value) in (None, shared_appends.__file__)
+
+
+def test_time_of_a_call_is_over_while_its_own_process_publishes(
+    path: str, reader: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread may be at a commit that takes long. Nothing of it is written,
+    until it is made again."""
+    assert submit(reader, staged_by(reader)).is_new  # the lock is kept from now on
+    begun, ends = threading.Event(), threading.Event()
+    real = GroupCommit._commit
+
+    def commit(self: GroupCommit, *arguments: Any) -> None:
+        begun.set()
+        assert ends.wait(handing_in.LONG_MS / 1000)
+        real(self, *arguments)
+
+    monkeypatch.setattr(GroupCommit, "_commit", commit)
+    first, second = staged_by(reader, 1, 2), staged_by(reader, 1, 3)
+    call = Later(lambda: submit(reader, first, 2, timeout_ms=None))
+    assert begun.wait(handing_in.LONG_MS / 1000)
+    for timeout_ms in (0, 20):
+        with pytest.raises(logstore.PublicationTimeoutError) as caught:
+            submit(reader, second, 3, timeout_ms=timeout_ms)
+        assert caught.value.outcome == "not written"
+    ends.set()
+    assert call.get().is_new
+    assert reader.published("x") == 2
+    assert submit(reader, second, 3).is_new
+    assert len(list(reader.topic("a")[0].read())) == 4
+
+
+def test_call_inside_a_publication_of_its_thread_says_so(
+    path: str, reader: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal handler may make it: it must not wait for itself."""
+    assert submit(reader, staged_by(reader)).is_new
+    real, errors = GroupCommit._commit, list[BaseException]()
+    inner = staged_by(reader, 1, 3)
+
+    def commit(self: GroupCommit, *arguments: Any) -> None:
+        try:
+            submit(reader, inner, 3)
+        except logstore.errors.ReentrantCallError as error:
+            errors.append(error)
+        real(self, *arguments)
+
+    monkeypatch.setattr(GroupCommit, "_commit", commit)
+    assert submit(reader, staged_by(reader, 1, 2), 2).is_new
+    assert len(errors) == 1
+    assert reader.published("x") == 2

@@ -222,6 +222,23 @@ def test_add_partitions_returns_the_new_count(tmp_path: Path) -> None:
         assert topic.add_partitions(1) == 5
 
 
+def test_stored_config_is_what_the_topic_was_given(tmp_path: Path) -> None:
+    """None: nothing, as for a topic that only a broker has used."""
+    config = logstore.TopicConfig(retention_ms=60_000)
+    with logstore.open(tmp_path) as store:
+        topic = store.create_topic("t", config=config)
+        assert topic.stored_config == config
+        (tmp_path / "u-0").mkdir(0o700)
+    with logstore.open(tmp_path) as store:
+        other = store.topic("u")
+        assert other.stored_config is None
+        other.configure(config)
+        assert other.stored_config == config
+        store.delete_topic("u")
+        with pytest.raises(logstore.TopicNotFoundError):
+            _ = other.stored_config
+
+
 @pytest.mark.parametrize("bad", [0, -1, 1.0, "1", None, True])
 def test_add_partitions_of_a_bad_number_raises_config_error(
     tmp_path: Path, bad: object
