@@ -226,8 +226,7 @@ GENERATED_PAGES = ("api.md", "changelog.md", "contributing.md", "security.md")
 
 
 def relative_links(page: str) -> list[str]:
-    """The links and pictures of a page that lead into the repository, as Markdown has
-    them: not those in code."""
+    """The links and pictures of a page that lead into the repository, without code."""
     tokens = MarkdownIt().enable("table").parse(page)
     inner = [child for token in tokens for child in token.children or []]
     found = [
@@ -239,8 +238,8 @@ def relative_links(page: str) -> list[str]:
 
 
 def test_links_of_the_pages_are_found_by_the_wheel_and_by_the_site() -> None:
-    """Each has an expression of its own: a build has no file beside setup.py to share
-    one, and the site is built from a copy of the pages."""
+    """Both have their own expression: a build has only setup.py, and the site is built
+    from a copy of the pages."""
     for_wheel = expression("setup.py", "RELATIVE")
     for_site = expression("docs/conf.py", "LOCAL_LINK")
     count = 0

@@ -27,7 +27,7 @@ MOVED = sorted(logstore._MOVED)
 # Calls whose results are for a class of this package, or the connector of Spark.
 NOT_FOR_PROGRAMS = {
     ("Partition.byte_ranges", "ByteRanges"),
-    ("Partition.place", "Place"),
+    ("Partition.place", "FollowedPlace"),
 }
 
 
@@ -80,7 +80,7 @@ def test_module_has_what_it_promises(module: ModuleType) -> None:
 
 
 def returned(kind: type) -> Iterator[tuple[str, str, ModuleType]]:
-    """What public members of a class return: (member, annotation, module)."""
+    """Yield what public members of a class return: (member, annotation, module)."""
     for name in dir(kind):
         if name.startswith("_") and not name.endswith("__"):
             continue

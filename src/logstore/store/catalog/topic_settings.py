@@ -178,8 +178,8 @@ class TopicSettings:
         return continued_config
 
     def continued(self, topic: str) -> dict[str, int]:
-        """What the first append persists of a topic without settings: the format in
-        which it is continued, if that is not the default. The logs that end with it
+        """Return what the first append persists of a topic without settings: the format
+        in which it is continued, if that is not the default. The logs that end with it
         may be deleted later.
 
         Raises:
