@@ -52,14 +52,6 @@ LONG = {
 # found has another test, too.
 SLOW = {
     "a21_large_records",
-    "e03_jvm_leaves_out_zeroed_tail",
-    "e05_cli_read_committed_skip",
-    "e06_time_filter_trusts_time_index",
-    "e08_background_compaction_of_all_stops",
-    "e10_jvm_hangs_on_zeros",
-    "e11_jvm_part_of_headers",
-    "e14_jvm_header_names",
-    "e16_jvm_path_in_c_locale",
     "k01_segv_durable_roll",
     "k02_full_disk_cannot_free",
     "k05_topic_made_again_under_consumer",
@@ -78,14 +70,6 @@ SLOW = {
 }
 NEEDS = {
     "a21_large_records": "pyarrow",
-    "e03_jvm_leaves_out_zeroed_tail": "spark",
-    "e06_time_filter_trusts_time_index": "spark",
-    "e10_jvm_hangs_on_zeros": "spark",
-    "e11_jvm_part_of_headers": "spark",
-    "e14_jvm_header_names": "spark",
-    "e15_zstd_skippable_frame": "zstandard",
-    "e16_jvm_path_in_c_locale": "spark",
-    "e18_spark_names_the_wrong_record": "pyspark",
     "k02_full_disk_cannot_free": "mounts",
     "k08_jvm_reader_hides_errors": "spark",
     "r25_arrow_dictionary_of_views": "pyarrow",
@@ -96,7 +80,6 @@ NEEDS = {
 # These make thousands of files, or large ones, and do not depend on the duration of a
 # sync.
 IN_MEMORY = {
-    "e17_compaction_report_memory",
     "k06_memory_of_compressed_partition",
     "k09_interrupted_publish_in_part",
     "s03_pinned_identities_close_the_store",
@@ -108,7 +91,6 @@ SECONDS = 240
 
 # Arguments of a script if there is little time; without arguments it takes longer.
 SHORT = {
-    "e07_compact_never_ends_after_truncate": [["3"]],
     "k01_segv_durable_roll": [[".", "0.5"]],
     "k02_full_disk_cannot_free": [[".", "ext4-1k"]],
     "k06_memory_of_compressed_partition": [["100"]],
@@ -231,7 +213,7 @@ def test_what_once_went_wrong_is_right(
     assert said == "status 0", text
 
 
-COUNTS = {"a": 1, "e": 18, "k": 14, "r": 21, "s": 21}
+COUNTS = {"a": 1, "k": 14, "r": 21, "s": 21}
 
 
 def test_every_script_is_there() -> None:

@@ -26,8 +26,8 @@ def contents(partition: logstore.Partition) -> dict[int, bytes | None]:
 def test_iterable_may_append_to_the_partition_that_takes_its_items(
     tmp_path: Path, magic: int, codec: str
 ) -> None:
-    """The inner record comes first: no offset is returned twice, and the records of both
-    calls are there after the next opening."""
+    """The inner record comes first: no offset is returned twice, and all records are
+    there after the next opening."""
     with logstore.open(tmp_path) as store:
         partition = store.create_topic("orders", config=config_of(magic, codec))[0]
         partition.append(b"first")
