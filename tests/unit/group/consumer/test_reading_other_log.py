@@ -350,3 +350,27 @@ def test_task_goes_on_where_the_log_was_cut(path: Path) -> None:
         return old, new
 
     assert asyncio.run(run()) == (OLD, NEW)
+
+
+def test_broker_that_writes_its_recovery_points_changes_no_topic(path: Path) -> None:
+    """A broker has taken the store over and writes to it: consumers keep their
+    partitions, and begin at the committed offsets."""
+    points = path / "recovery-point-offset-checkpoint"
+    (path / ".kafka_cleanshutdown").unlink()
+    lost: list[Any] = []
+    options: Any = {"topics": ["t"], "reset": "earliest", "durable_only": False}
+    with logstore.Consumer(path, group="live", on_lost=lost.append, **options) as live:
+        assert polled(live, 10) == OLD
+        live.commit()
+        for number in range(1, 4):
+            points.with_suffix(".tmp").write_text(f"0\n1\nt 0 {number}\n")
+            points.with_suffix(".tmp").rename(points)
+            with logstore.Consumer(path, group="g", **options) as one:
+                if number == 1:
+                    assert polled(one, 10) == OLD
+                    one.commit()
+                assert one.committed(T0) == logstore.OffsetAndMetadata(10)
+            # Longer than the time after which it looks at its group.
+            assert live.poll(timeout_ms=200) == {}
+        assert live.committed(T0) == logstore.OffsetAndMetadata(10)
+    assert lost == []

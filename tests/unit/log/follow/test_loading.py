@@ -243,8 +243,8 @@ def test_load_examines_the_files_of_the_ownership_only_for_its_stamps(
 def test_compactions_during_a_look_are_no_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A thread begins to look while segments are replaced, and compares what it has
-    loaded when the log has been compacted once more."""
+    """A thread begins to look while segments are replaced, and compares the two states
+    when the log has been compacted once more."""
     at_load, may_load = threading.Event(), threading.Event()
     at_comparison, may_compare = threading.Event(), threading.Event()
     rename, load, compare = Directory.rename, Loader.load, loading._compare
