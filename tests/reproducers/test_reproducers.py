@@ -46,17 +46,11 @@ XFAIL_BY_LUCK = {
 }
 
 LONG = {
-    "k08_jvm_reader_hides_errors": [["register"], ["session_defaults"], ["both"]],
 }
 # Some seconds or more, or much memory: at the level "all" only. Each mistake that they
 # found has another test, too.
 SLOW = {
     "a21_large_records",
-    "k01_segv_durable_roll",
-    "k02_full_disk_cannot_free",
-    "k05_topic_made_again_under_consumer",
-    "k06_memory_of_compressed_partition",
-    "k08_jvm_reader_hides_errors",
     "k09_interrupted_publish_in_part",
     "r29_java_reader_leaves_out",
     "s03_pinned_identities_close_the_store",
@@ -70,8 +64,6 @@ SLOW = {
 }
 NEEDS = {
     "a21_large_records": "pyarrow",
-    "k02_full_disk_cannot_free": "mounts",
-    "k08_jvm_reader_hides_errors": "spark",
     "r25_arrow_dictionary_of_views": "pyarrow",
     "r27_no_timestamp_in_arrow": "pyarrow",
     "r29_java_reader_leaves_out": "spark",
@@ -80,7 +72,6 @@ NEEDS = {
 # These make thousands of files, or large ones, and do not depend on the duration of a
 # sync.
 IN_MEMORY = {
-    "k06_memory_of_compressed_partition",
     "k09_interrupted_publish_in_part",
     "s03_pinned_identities_close_the_store",
     "s10_publish_grows_with_identities",
@@ -91,9 +82,6 @@ SECONDS = 240
 
 # Arguments of a script if there is little time; without arguments it takes longer.
 SHORT = {
-    "k01_segv_durable_roll": [[".", "0.5"]],
-    "k02_full_disk_cannot_free": [[".", "ext4-1k"]],
-    "k06_memory_of_compressed_partition": [["100"]],
     "k09_interrupted_publish_in_part": [["20"]],
     "s04_interrupted_commit_keeps_the_store_locked": [["25"]],
     "s11_consumer_waits_for_its_own_process": [["3"]],
@@ -213,7 +201,7 @@ def test_what_once_went_wrong_is_right(
     assert said == "status 0", text
 
 
-COUNTS = {"a": 1, "k": 14, "r": 21, "s": 21}
+COUNTS = {"a": 1, "k": 1, "r": 21, "s": 21}
 
 
 def test_every_script_is_there() -> None:
