@@ -52,7 +52,6 @@ LONG = {
 SLOW = {
     "a21_large_records",
     "k09_interrupted_publish_in_part",
-    "r29_java_reader_leaves_out",
     "s03_pinned_identities_close_the_store",
     "s04_interrupted_commit_keeps_the_store_locked",
     "s05_failed_transactions_leave_staged_files",
@@ -64,9 +63,6 @@ SLOW = {
 }
 NEEDS = {
     "a21_large_records": "pyarrow",
-    "r25_arrow_dictionary_of_views": "pyarrow",
-    "r27_no_timestamp_in_arrow": "pyarrow",
-    "r29_java_reader_leaves_out": "spark",
     "s16_owner_opened_on_a_full_disk": "mounts",
 }
 # These make thousands of files, or large ones, and do not depend on the duration of a
@@ -201,7 +197,7 @@ def test_what_once_went_wrong_is_right(
     assert said == "status 0", text
 
 
-COUNTS = {"a": 1, "k": 1, "r": 21, "s": 21}
+COUNTS = {"a": 1, "k": 1, "s": 21}
 
 
 def test_every_script_is_there() -> None:
