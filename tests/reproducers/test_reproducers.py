@@ -1,19 +1,17 @@
-"""Programs that each showed a mistake of logstore once: they show none today.
+"""Programs that each showed a mistake of logstore once, where no other test makes the
+same: each needs much memory, or real timers for some time.
 
-The docstring of each says what went wrong. Each is a whole program that a person can
-run (`python tests/reproducers/a01_*.py`): it prints WRONG or OK for each attempt, and
-exits with status 1 or 0. Here each runs in its own process, for a shorter time than by
-hand if it looks for something rare; LOGSTORE_REPRODUCERS=long gives them the time that
+The docstring of each describes the mistake. Each is a whole program that a person can
+run (`python tests/reproducers/a21_*.py`): it prints WRONG or OK for each attempt, and
+exits with status 1 or 0. Here each runs in its own process, at the level "all" only,
+and for a shorter time than by hand; LOGSTORE_REPRODUCERS=long gives them the time that
 they ask for.
 
-The letters name the attacks: a, an attack on all of logstore; k, checks from outside;
-r, situations of public bug reports; s, services; e, the engine and Spark. Programs of
-one attack share `common.py`, `kbatch.py` and `sparkling.py`.
+All other mistakes have tests of their own: docs/fault-runs.md names them.
 """
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import os
 import shutil
@@ -21,7 +19,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -29,13 +26,11 @@ import pytest
 import logstore
 
 HERE = Path(__file__).parent
-SCRIPTS = sorted(HERE.glob("[aekrs][0-9][0-9]_*.py"))
+SCRIPTS = sorted(HERE.glob("[a-z][0-9][0-9]_*.py"))
 SOURCES = Path(logstore.__file__).parents[1]
 
-# Open mistakes: the rule that each of these programs shows to be broken. A program that
-# finds nothing fails here, so that its entry is removed.
-XFAIL: dict[str, str] = {}
-# The same for programs that find their mistake only by luck.
+# Open mistakes, and the rule that each of these programs shows to be broken. They find
+# their mistake only by luck.
 XFAIL_BY_LUCK = {
     "k09_interrupted_publish_in_part": (
         "after an interrupt a publication is done or undone; real timers"
@@ -44,106 +39,16 @@ XFAIL_BY_LUCK = {
         "after an interrupt a call continues to a state that has a name; real timers"
     ),
 }
-
-LONG = {
-    "a26_interrupt_leaves_lock": [["flush"], ["append"]],
-    "k08_jvm_reader_hides_errors": [["register"], ["session_defaults"], ["both"]],
-}
-# Some seconds or more, or much memory: at the level "all" only. Each mistake that they
-# found has another test, too.
-SLOW = {
-    "a05_follow_spins",
-    "a08_slow_iterable",
-    "a12_read_committed_cost",
-    "a13_fork_close_hangs",
-    "a15_limit_of_open_files",
-    "a18_interrupt_ends_flushes",
-    "a19_signal_handler_appends",
-    "a21_large_records",
-    "a22_costs_that_grow",
-    "a26_interrupt_leaves_lock",
-    "a27_interrupt_leaves_publish_locks",
-    "a28_close_cannot_be_finished",
-    "a29_partial_append_is_seen",
-    "a33_verify_false_alarm",
-    "e03_jvm_leaves_out_zeroed_tail",
-    "e05_cli_read_committed_skip",
-    "e06_time_filter_trusts_time_index",
-    "e08_background_compaction_of_all_stops",
-    "e10_jvm_hangs_on_zeros",
-    "e11_jvm_part_of_headers",
-    "e14_jvm_header_names",
-    "e16_jvm_path_in_c_locale",
-    "k01_segv_durable_roll",
-    "k02_full_disk_cannot_free",
-    "k05_topic_made_again_under_consumer",
-    "k06_memory_of_compressed_partition",
-    "k08_jvm_reader_hides_errors",
-    "k09_interrupted_publish_in_part",
-    "r29_java_reader_leaves_out",
-    "s03_pinned_identities_close_the_store",
-    "s04_interrupted_commit_keeps_the_store_locked",
-    "s05_failed_transactions_leave_staged_files",
-    "s08_clock_step_evicts",
-    "s10_publish_grows_with_identities",
-    "s14_requests_behind_64_that_cannot_be_read",
-    "s16_owner_opened_on_a_full_disk",
-    "s20_group_beside_a_broker_starts_again",
-}
-NEEDS = {
-    "a20_arrow_not_validated": "pyarrow",
-    "a21_large_records": "pyarrow",
-    "a35_spark_retention_race": "pyspark",
-    "a38_read_mixes_two_logs": "pyarrow",
-    "e03_jvm_leaves_out_zeroed_tail": "spark",
-    "e06_time_filter_trusts_time_index": "spark",
-    "e10_jvm_hangs_on_zeros": "spark",
-    "e11_jvm_part_of_headers": "spark",
-    "e14_jvm_header_names": "spark",
-    "e15_zstd_skippable_frame": "zstandard",
-    "e16_jvm_path_in_c_locale": "spark",
-    "e18_spark_names_the_wrong_record": "pyspark",
-    "k02_full_disk_cannot_free": "mounts",
-    "k08_jvm_reader_hides_errors": "spark",
-    "r25_arrow_dictionary_of_views": "pyarrow",
-    "r27_no_timestamp_in_arrow": "pyarrow",
-    "r29_java_reader_leaves_out": "spark",
-    "s16_owner_opened_on_a_full_disk": "mounts",
-}
-# These make thousands of files, or large ones, and do not depend on the duration of a
-# sync.
-IN_MEMORY = {
-    "a14_reader_beside_big_deletion",
-    "a15_limit_of_open_files",
-    "a16_rolls_leak_descriptors",
-    "a18_interrupt_ends_flushes",
-    "e17_compaction_report_memory",
-    "k06_memory_of_compressed_partition",
-    "k09_interrupted_publish_in_part",
-    "s03_pinned_identities_close_the_store",
-    "s10_publish_grows_with_identities",
-    "s18_rows_of_assigned_partitions_are_never_freed",
-}
-MEMORY = "/dev/shm"
-SECONDS = 240
-
 # Arguments of a script if there is little time; without arguments it takes longer.
 SHORT = {
-    "a12_read_committed_cost": [["100"]],
-    "a19_signal_handler_appends": [["5"]],
-    # In memory, so that a sync costs nothing: this is about logstore's own work.
-    "a22_costs_that_grow": [[MEMORY] if os.path.isdir(MEMORY) else []],
-    "a26_interrupt_leaves_lock": [["flush", "10"], ["append", "5"]],
-    "a27_interrupt_leaves_publish_locks": [["10"]],
-    "a33_verify_false_alarm": [["6"]],
-    "e07_compact_never_ends_after_truncate": [["3"]],
-    "k01_segv_durable_roll": [[".", "0.5"]],
-    "k02_full_disk_cannot_free": [[".", "ext4-1k"]],
-    "k06_memory_of_compressed_partition": [["100"]],
-    "k09_interrupted_publish_in_part": [["20"]],
-    "s04_interrupted_commit_keeps_the_store_locked": [["25"]],
-    "s11_consumer_waits_for_its_own_process": [["3"]],
+    "a21_large_records": [],
+    "k09_interrupted_publish_in_part": ["20"],
+    "s04_interrupted_commit_keeps_the_store_locked": ["25"],
 }
+# Makes thousands of files, and does not depend on the duration of a sync.
+IN_MEMORY = {"k09_interrupted_publish_in_part"}
+MEMORY = "/dev/shm"
+SECONDS = 240
 # Bytes of memory that `a21` needs.
 LARGE = 12 << 30
 
@@ -154,56 +59,21 @@ def _runs() -> list[object]:
     runs = []
     for script in SCRIPTS:
         name = script.stem
-        choices = (LONG if is_long else SHORT).get(name, [[]])
-        for arguments in choices:
-            text = "-".join([name, *arguments])
-            runs.append(pytest.param(script, arguments, marks=_marks(name), id=text))
+        arguments = [] if is_long else SHORT.get(name, [])
+        text = "-".join([name, *arguments])
+        runs.append(pytest.param(script, arguments, marks=_marks(name), id=text))
     return runs
 
 
 def _marks(name: str) -> list[pytest.MarkDecorator]:
-    marks = [pytest.mark.slow, pytest.mark.thorough] if name in SLOW else []
-    reason = XFAIL.get(name) or XFAIL_BY_LUCK.get(name)
+    marks = [pytest.mark.slow, pytest.mark.thorough]
+    reason = XFAIL_BY_LUCK.get(name)
     if reason is not None:
         xfail = pytest.mark.xfail(
-            raises=pytest.fail.Exception, reason=reason, strict=name in XFAIL
+            raises=pytest.fail.Exception, reason=reason, strict=False
         )
         marks.append(xfail)
     return marks
-
-
-NAMES = {
-    "mounts": "root, a loop device and mkfs.ext4",
-    "spark": "pyspark, the Java of this machine and the jar of logstore",
-}
-
-
-@functools.cache
-def _is_there(needed: str) -> bool:
-    """Whether a program finds a package, or one of NAMES."""
-    if needed == "mounts":
-        return _can_mount() and shutil.which("mkfs.ext4") is not None
-    if needed != "spark":
-        return importlib.util.find_spec(needed) is not None
-    java = os.environ.get("JAVA_HOME") or shutil.which("java")
-    if java is None or importlib.util.find_spec("pyspark") is None:
-        return False
-    import logstore.spark
-
-    return logstore.spark.jar_path() is not None
-
-
-def _can_mount() -> bool:
-    if os.geteuid() != 0 or not os.path.exists("/dev/loop-control"):
-        return False
-    folder = tempfile.mkdtemp()
-    try:
-        command = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", folder]
-        if subprocess.run(command, capture_output=True).returncode != 0:
-            return False
-        return subprocess.run(["umount", folder]).returncode == 0
-    finally:
-        os.rmdir(folder)
 
 
 def _free_memory() -> int:
@@ -219,11 +89,11 @@ def test_what_once_went_wrong_is_right(
     request: pytest.FixtureRequest,
 ) -> None:
     """The program finds no mistake."""
-    needed = NEEDS.get(script.stem)
-    if needed is not None and not _is_there(needed):
-        pytest.skip(f"needs {NAMES.get(needed, needed)}")
-    if script.stem == "a21_large_records" and _free_memory() < LARGE:
-        pytest.skip(f"needs {LARGE >> 30} GiB of memory")
+    if script.stem == "a21_large_records":
+        if importlib.util.find_spec("pyarrow") is None:
+            pytest.skip("needs pyarrow")
+        if _free_memory() < LARGE:
+            pytest.skip(f"needs {LARGE >> 30} GiB of memory")
     path = os.pathsep.join([str(SOURCES), os.environ.get("PYTHONPATH", "")])
     folder = tmp_path
     if script.stem in IN_MEMORY and os.path.isdir(MEMORY):
@@ -259,15 +129,10 @@ def test_what_once_went_wrong_is_right(
     assert said == "status 0", text
 
 
-COUNTS = {"a": 41, "e": 18, "k": 14, "r": 21, "s": 21}
-
-
 def test_every_script_is_there() -> None:
     """All of them are run: names in the tables above are names of scripts."""
     names = {script.stem for script in SCRIPTS}
-    assert Counter(name[0] for name in names) == COUNTS
-    assert XFAIL.keys().isdisjoint(XFAIL_BY_LUCK)
-    tables = (SHORT, LONG, SLOW, NEEDS, IN_MEMORY, XFAIL, XFAIL_BY_LUCK)
-    assert names.issuperset(set().union(*tables))
+    assert names == SHORT.keys()
+    assert names.issuperset(IN_MEMORY | XFAIL_BY_LUCK.keys())
     others = {path.stem for path in HERE.glob("*.py")} - names
-    assert others == {"common", "kbatch", "sparkling", "test_reproducers"}
+    assert others == {"test_reproducers"}

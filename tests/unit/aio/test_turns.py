@@ -116,6 +116,39 @@ def test_more_than_it_takes_is_read_and_kept(path: Path) -> None:
     run(main())
 
 
+@pytest.mark.parametrize("kind", ["getone", "getmany"])
+def test_call_behind_many_tasks_that_wait_comes_after_one_read(
+    path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """The thread waits for records for all of them at a time: besides the wait that has
+    begun there is none before the call, and none before the end."""
+    waits: list[bool] = []
+    read_ahead = logstore.aio.Consumer._read_ahead
+
+    def counted(self: logstore.aio.Consumer, limit: Any, seconds: float) -> bool:
+        waits.append(seconds > 0)
+        return read_ahead(self, limit, seconds)
+
+    monkeypatch.setattr(logstore.aio.Consumer, "_read_ahead", counted)
+
+    async def main() -> None:
+        one = consumer(path, max_poll_records=100)
+        assert len(await some(one)) == 100
+        readers = [
+            asyncio.ensure_future(one.getone() if kind == "getone" else some(one))
+            for _ in range(30)
+        ]
+        await asyncio.sleep(0)
+        for call in (one.commit, lambda: one.pause(T0), one.stop):
+            before = sum(waits)
+            await call()
+            assert sum(waits) - before <= 2
+        found = await asyncio.gather(*readers, return_exceptions=True)
+        assert {type(error) for error in found} == {logstore.errors.StoreClosedError}
+
+    run(main())
+
+
 @every_loop
 def test_task_cancelled_while_it_enters_a_transaction_has_not_begun_it(
     path: Path, loop_kind: str

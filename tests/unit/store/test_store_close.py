@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import threading
 import time
@@ -264,3 +265,32 @@ def publish(store: logstore.Store, partition: logstore.Partition, number: int) -
         stage.append_many(partition, [b"x"])
         staged = stage.finish()
     assert store.publish([staged], identity="test", sequence=number).is_new
+
+
+def test_child_of_a_fork_closes_the_store_that_another_thread_changes(
+    tmp_path: Path,
+) -> None:
+    """The other thread is in the middle of a creation and holds the locks of the store:
+    the child has no such thread, and does not wait for it."""
+    files = FaultyFiles()
+    creating, go_on = threading.Event(), threading.Event()
+
+    def wait(method: str, name: str) -> None:
+        if method == "make_directory":
+            creating.set()
+            assert go_on.wait(30)
+
+    with open_store(tmp_path, _files=files) as store:
+        files.before = wait
+        thread = threading.Thread(target=store.create_topic, args=("orders",))
+        thread.start()
+        assert creating.wait(30)
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)  # it would wait for ever
+            store.close()
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        go_on.set()
+        thread.join()
+        assert append_one(store.topic("orders")[0]) == 0

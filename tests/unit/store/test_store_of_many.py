@@ -6,16 +6,22 @@ for one more stay the same from hundreds to thousands.
 
 from __future__ import annotations
 
+import ctypes
+import gc
+import sys
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import logstore
 from logstore.store.opening import open_store
 from support.damage import FaultyFiles, Unsynced
-from support.values import append_one, fill, new_partition, value_of
+from support.values import append_one, config_of, fill, new_partition, value_of
 
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 FEW = 300
 MANY = 1500
 
@@ -136,3 +142,160 @@ def test_files_of_the_store_are_read_once_for_all_its_partitions(
     assert many.listings - few.listings <= FEW - FEW // 10  # each lists its own
     # Three lookups of its identity and one for a verdict are among them.
     assert (many.calls - few.calls) / (FEW - FEW // 10) <= 64
+
+
+class Written(Unsynced):
+    """Counts the written bytes."""
+
+    bytes_written = 0
+
+    def write(self, fd: int, data: Any, pos: int) -> None:
+        self.bytes_written += len(data)
+        super().write(fd, data, pos)
+
+
+def instructions_of(call: Callable[[], object]) -> int:
+    """Instructions of Python that a call executes."""
+    count = 0
+
+    def trace(frame: Any, event: str, _: object) -> Any:
+        nonlocal count
+        frame.f_trace_opcodes = True
+        count += event == "opcode"
+        return trace
+
+    before = sys.gettrace()
+    gc.disable()
+    sys.settrace(trace)
+    try:
+        call()
+    finally:
+        sys.settrace(before)
+        gc.enable()
+    return count
+
+
+def cost_of(files: Written, calls: list[Callable[[], object]]) -> tuple[int, int]:
+    """(instructions, written bytes) of the cheapest call: some calls also do work that
+    is due from time to time."""
+    counts, sizes = [], []
+    for call in calls:
+        files.bytes_written = 0
+        counts.append(instructions_of(call))
+        sizes.append(files.bytes_written)
+    return min(counts), min(sizes)
+
+
+def rolls(store: logstore.Store, count: int) -> list[Callable[[], object]]:
+    """Appends that roll, in a log of `count` segments."""
+    config = logstore.TopicConfig(segment_bytes=100)
+    partition = store.create_topic("orders", config=config)[0]
+    for _ in range(count):
+        partition.append(b"x" * 60)
+    return [lambda: partition.append(b"x" * 60)] * 5
+
+
+def creations(store: logstore.Store, count: int) -> list[Callable[[], object]]:
+    """Creations in a store of `count` topics."""
+    for number in range(count):
+        store.create_topic(f"topic-{number}")
+    names = [f"new-{number}" for number in range(5)]
+    return [lambda name=name: store.create_topic(name) for name in names]  # type: ignore[misc]
+
+
+def deletions(store: logstore.Store, count: int) -> list[Callable[[], object]]:
+    """Deletions inside a segment, in a topic of `count` partitions that were used."""
+    topic = store.create_topic("orders", count)
+    for partition in topic:
+        partition.append_many([b"x", b"y"])
+        partition.delete_before(1)
+    for partition in topic.partitions[:5]:
+        partition.append(b"z")
+    return [lambda p=p: p.delete_before(2) for p in topic.partitions[:5]]  # type: ignore[misc]
+
+
+def publications(store: logstore.Store, count: int) -> list[Callable[[], object]]:
+    """Publications in a store that remembers `count` others."""
+    partition = store.create_topic("orders", config=config_of(2))[0]
+    for number in range(count):
+        metadata = bytes(4096)
+        store.publish([], identity=f"i{number}", sequence=1, metadata=metadata)
+    calls: list[Callable[[], object]] = []
+    for number in range(1, 6):
+        with store.stage("me", number) as stage:
+            stage.append_many(partition, [b"x"])
+            staged = stage.finish()
+        calls.append(
+            lambda s=staged, n=number: store.publish([s], identity="me", sequence=n)  # type: ignore[misc]
+        )
+    return calls
+
+
+@pytest.mark.parametrize("work", [rolls, creations, deletions, publications])
+def test_call_costs_the_same_in_a_store_of_many(
+    tmp_path: Path, work: Callable[[logstore.Store, int], list[Callable[[], object]]]
+) -> None:
+    """No call looks at all segments, topics, partitions or publications, or writes all
+    of them."""
+    costs = []
+    for count in (5, 150):
+        files = Written()
+        config = logstore.StoreConfig(publish_for_others=False)
+        path = tmp_path / str(count)
+        with open_store(path, config=config, _files=files) as store:
+            costs.append(cost_of(files, work(store, count)))
+    (few, few_bytes), (many, many_bytes) = costs
+    assert many < 1.2 * few
+    assert many_bytes < 1.2 * few_bytes + 50
+
+
+class _Heap(ctypes.Structure):
+    """The answer of glibc about its memory."""
+
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in (
+            "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks",
+            "uordblks", "fordblks", "keepcost",
+        )
+    ]  # fmt: skip
+
+
+def heap_of_c() -> Callable[[], _Heap] | None:
+    """The call of the C library, or None if the library lacks it."""
+    call = getattr(ctypes.CDLL(None), "mallinfo2", None)
+    if call is not None:
+        call.restype = _Heap
+    return call
+
+
+@pytest.mark.parametrize(
+    ("magic", "codec"), [(1, "none"), (1, "gzip"), *[(2, one) for one in CODECS]]
+)
+def test_partition_with_a_record_keeps_little_memory(
+    tmp_path: Path, magic: int, codec: str
+) -> None:
+    """20 KiB at most, whatever its codec: an encoder is not kept."""
+    heap = heap_of_c()
+    if heap is None:
+        pytest.skip("the C library does not say how much memory is allocated")
+
+    def in_use() -> int:
+        gc.collect()
+        found = heap()
+        return int(found.uordblks + found.hblkhd + tracemalloc.get_traced_memory()[0])
+
+    config = config_of(magic, codec, flush_ms=1 << 60)
+    with open_store(tmp_path, _files=Unsynced()) as store:
+        partitions = store.create_topic("orders", 60, config).partitions
+        tracemalloc.start()
+        try:
+            for partition in partitions[:20]:
+                partition.append(b"x")
+            before = in_use()
+            for partition in partitions[20:]:
+                partition.append(b"x")
+            each = (in_use() - before) / 40
+        finally:
+            tracemalloc.stop()
+    assert 0 < each < 20 << 10

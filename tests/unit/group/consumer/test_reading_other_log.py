@@ -4,6 +4,7 @@ consumer notices, leaves out no record, and commits no position of the former lo
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import os
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 
 import logstore
-from support.groups import T0, store_with
+from support.groups import T0, copy_some, store_with
 
 OLD = [b"0:%d" % n for n in range(10)]
 NEW = [b"new %d" % n for n in range(5, 15)]
@@ -350,3 +351,54 @@ def test_task_goes_on_where_the_log_was_cut(path: Path) -> None:
         return old, new
 
     assert asyncio.run(run()) == (OLD, NEW)
+
+
+@pytest.mark.parametrize("kind", [member, assigned])
+def test_transactions_over_a_topic_made_again_publish_each_output_once(
+    path: Path, opened: Callable[..., Any], kind: Callable[..., Any]
+) -> None:
+    """The consumer continues at the start of the new topic, or gets an error and commits
+    nothing for it; so does the next one."""
+    with logstore.open(path) as store:
+        store.create_topic("out")
+    one = kind(opened)
+    while copy_some(one):
+        pass
+    again = [b"again %d" % n for n in range(5)]
+    with logstore.open(path) as store:
+        store.delete_topic("t")
+        store.create_topic("t")[0].append_many(again)
+    errors = logstore.errors
+    refused = (errors.PartitionNotFoundError, errors.CommitFailedError)
+    for _ in range(3):
+        with contextlib.suppress(refused):
+            copy_some(one)
+    one.close()
+    two = member(opened)
+    while copy_some(two):
+        pass
+    assert outputs(path) == OLD + again
+
+
+def test_broker_that_writes_its_recovery_points_changes_no_topic(path: Path) -> None:
+    """A broker has taken the store over and writes to it: consumers keep their
+    partitions, and begin at the committed offsets."""
+    points = path / "recovery-point-offset-checkpoint"
+    (path / ".kafka_cleanshutdown").unlink()
+    lost: list[Any] = []
+    options: Any = {"topics": ["t"], "reset": "earliest", "durable_only": False}
+    with logstore.Consumer(path, group="live", on_lost=lost.append, **options) as live:
+        assert polled(live, 10) == OLD
+        live.commit()
+        for number in range(1, 4):
+            points.with_suffix(".tmp").write_text(f"0\n1\nt 0 {number}\n")
+            points.with_suffix(".tmp").rename(points)
+            with logstore.Consumer(path, group="g", **options) as one:
+                if number == 1:
+                    assert polled(one, 10) == OLD
+                    one.commit()
+                assert one.committed(T0) == logstore.OffsetAndMetadata(10)
+            # Longer than the time after which it looks at its group.
+            assert live.poll(timeout_ms=200) == {}
+        assert live.committed(T0) == logstore.OffsetAndMetadata(10)
+    assert lost == []

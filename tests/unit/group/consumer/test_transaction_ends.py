@@ -114,3 +114,14 @@ def test_transaction_that_is_left_open_is_aborted_by_the_next_one(
     while copy_some(one, 7):
         pass
     assert outputs(path) == ALL
+
+
+def test_commit_in_the_thread_that_has_the_store_open_does_not_wait_for_it(
+    path: Path, opened: Callable[..., Any]
+) -> None:
+    """The consumer has opened the store by its path: nobody else could publish."""
+    with logstore.open(path):
+        one = opened(store=path)
+        while copy_some(one):
+            pass
+    assert outputs(path) == ALL

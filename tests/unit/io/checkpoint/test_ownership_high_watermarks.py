@@ -101,3 +101,14 @@ def test_store_without_high_watermarks_gets_none(tmp_path: Path) -> None:
     (of_broker(tmp_path) / HIGH_WATERMARKS).unlink()
     cut_and_grow(tmp_path, 1)
     assert not (tmp_path / HIGH_WATERMARKS).exists()
+
+
+def test_topic_that_is_made_anew_has_no_high_watermark_of_the_one_before(
+    tmp_path: Path,
+) -> None:
+    """It would be above the end of the new log."""
+    with logstore.open(of_broker(tmp_path)) as store:
+        store.delete_topic("orders")
+        store.create_topic("orders")
+    lines = (tmp_path / HIGH_WATERMARKS).read_text().splitlines()
+    assert set(lines[2:]) <= {OTHER, "orders 0 0"}

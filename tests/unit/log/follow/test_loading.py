@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import errno
 import itertools
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +16,9 @@ from logstore import OffsetOutOfRangeError
 from logstore.io.checkpoint.ownership import Ownership, OwnershipKey
 from logstore.io.directory import Directory
 from logstore.io.layout import OWNER, PARTITION_STATE
+from logstore.log.follow import loading
 from logstore.log.follow.change_stamps import PartitionStamp
+from logstore.log.follow.loading import Loader
 from logstore.log.follow.read_only_log import ReadOnlyLog
 from logstore.store.opening import open_store
 from logstore.store.package_access import views_of
@@ -234,3 +238,73 @@ def test_load_examines_the_files_of_the_ownership_only_for_its_stamps(
         monkeypatch.setattr(Ownership, "cache_key", fail)
         log._loader.load()
         assert len(stamps) == 2
+
+
+def test_compactions_during_a_look_are_no_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread begins to look while segments are replaced, and compares the two states
+    when the log has been compacted once more."""
+    at_load, may_load = threading.Event(), threading.Event()
+    at_comparison, may_compare = threading.Event(), threading.Event()
+    rename, load, compare = Directory.rename, Loader.load, loading._compare
+    steps: list[str] = []
+
+    def renamed(self: Directory, old: str, new: str, *rest: Any, **given: Any) -> None:
+        if old.endswith(".log") and not steps:
+            steps.append("a look")
+            assert beside.end_offset > 0
+        elif old.endswith(".log.swap") and steps == ["a look"]:
+            steps.append("the look of the thread")
+            looker.start()
+            assert at_load.wait(20)
+        rename(self, old, new, *rest, **given)
+
+    def loaded(self: Loader, *given: Any) -> Any:
+        if threading.current_thread() is looker:
+            at_load.set()
+            assert may_load.wait(20)
+        return load(self, *given)
+
+    def compared(*given: Any, **options: Any) -> Any:
+        if threading.current_thread() is looker:
+            at_comparison.set()
+            assert may_compare.wait(20)
+        return compare(*given, **options)
+
+    config = logstore.TopicConfig(
+        message_format=2, cleanup_policy="compact", min_cleanable_dirty_ratio=0.0
+    )
+    with open_store(tmp_path, _files=Unsynced()) as store:
+        partition = store.create_topic("orders", config=config)[0]
+
+        def fill(count: int) -> None:
+            for _ in range(count):
+                key = b"%d" % (partition.end_offset % 50)
+                partition.append(b"v", key)
+            partition.roll()
+
+        for _ in range(3):
+            fill(40)
+        active = partition.append(b"active", b"x")
+        with open_store(tmp_path, read_only=True) as reading:
+            beside = reading.topic("orders")[0]
+            records = beside.read()
+            assert next(records).offset == 0
+            found: list[logstore.Record] = []
+            looker = threading.Thread(target=lambda: found.extend(beside.read()))
+            with monkeypatch.context() as patch:
+                patch.setattr(Directory, "rename", renamed)
+                patch.setattr(Loader, "load", loaded)
+                patch.setattr(loading, "_compare", compared)
+                partition.compact(force=True)
+                may_load.set()
+                assert at_comparison.wait(20)
+                fill(60)
+                partition.compact(force=True)
+                may_compare.set()
+                looker.join(20)
+            assert steps == ["a look", "the look of the thread"]
+            assert found
+            *_, last = records
+            assert last.offset >= active

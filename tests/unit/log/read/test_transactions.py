@@ -115,6 +115,61 @@ def test_all_ways_of_reading_give_what_is_committed_below_the_first_open_transac
             assert (pos, got) == (log.stable, log.wanted())
 
 
+# Batches of two logs as brokers left them, of which a fetch once went past the last
+# stable offset: "4" has four records of no transaction, "7+2" two of producer 7, "7c"
+# and "7a" are its commit and its abort, "|" begins a segment.
+LOGS = {
+    6: """4 7+2 9+5 7c 8+2 7+5 9+2 8+3 8a 7+3 2 5 3 2 2 7+5 8+3 8c 1 2 7c 8+4 8+4 9+4
+        7+4 | 8c 9+3 9+5 5 4 5 7+2 1 | 8+2 7+3 2 8+2 9+1 7+3 9+4 7+4 7+4 8+3 4 9+1
+        7+4""",
+    10: """7+4 5 7a 9+2 7+3 2 5 7+5 5 8+3 2 7+1 | 7a 8a 5 1 8+1 7+5 8+2 7a 7+4 4 3
+        | 8+4 7a 2 7+1 8+4 8+3 1 9+1 7a 7+2 7a 2 4 9+4 9+4 | 2 1 5 7+3 7c 4 7+3 9+3
+        8c | 8+1""",
+}
+NO_PRODUCER = -1
+
+
+def put_segments(text: str, directory: Path) -> Log:
+    """Write the segments of one of `LOGS`."""
+    log = Log()
+    for segment in text.split("|"):
+        log.data, base = b"", log.end
+        for token in segment.split():
+            if token.isdigit():
+                log.write(NO_PRODUCER, int(token))
+                log.committed += log.open.pop(NO_PRODUCER)
+            elif "+" in token:
+                producer, count = map(int, token.split("+"))
+                log.write(producer, count)
+            else:
+                log.finish(int(token[:-1]), commit=token[-1] == "c")
+        (directory / f"{base:020d}.log").write_bytes(log.data)
+    return log
+
+
+@pytest.mark.parametrize("max_bytes", [1, 100, 700, 1 << 20])
+@pytest.mark.parametrize("stable", LOGS)
+def test_fetches_end_at_the_last_stable_offset_of_a_log_of_several_segments(
+    tmp_path: Path, stable: int, max_bytes: int
+) -> None:
+    """A consumer that continued above it would never get the records that commit
+    later."""
+    (tmp_path / "t-0").mkdir(mode=0o700)
+    log = put_segments(LOGS[stable], tmp_path / "t-0")
+    assert log.stable == stable
+    store, p = opened(tmp_path)
+    with store:
+        assert p.end_offset == log.end
+        pos, got = -1, []
+        chunk = p.fetch(0, max_bytes, isolation="read_committed")
+        while chunk.next_offset > pos:
+            got += [record.offset for record in chunk]
+            pos = chunk.next_offset
+            chunk = p.fetch(pos, max_bytes, isolation="read_committed")
+        assert pos == stable
+        assert got == log.wanted()
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_what_is_committed_is_read_behind_damage(tmp_path: Path, seed: int) -> None:
     """Transactions open before it count as ended; no open record is delivered."""

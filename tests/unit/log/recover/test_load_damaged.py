@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import logstore
+from logstore.errors import UnsupportedError
 from logstore.store.opening import open_store
 from support.damage import (
     Unsynced,
@@ -100,6 +101,70 @@ def test_log_of_a_broker_does_not_end_at_the_damage_of_its_last_segment(
         found = [record.offset for record in partition.read(on_corruption="skip")]
         assert partition.end_offset == 40
     assert (lost, found) == ([5, 25], [n for n in range(40) if n not in lost])
+
+
+def five(number: int) -> bytes:
+    """Batch `number` of a log in batches of five records."""
+    return batch(5 * number, [(b"k", b"v")] * 5, -1, control=False)
+
+
+OF_BROKER: dict[str, tuple[bytes, str]] = {
+    "damaged": (five(4)[:-1] + b"\xff", "corrupt"),
+    "twice": (five(4) * 2, "corrupt"),
+    "of a later format": (five(4)[:16] + b"\x03" + five(4)[17:], "unsupported"),
+}
+
+
+@pytest.mark.parametrize("what", OF_BROKER)
+@pytest.mark.parametrize("base", [0, 15])
+def test_log_of_a_killed_broker_without_a_recovery_point_is_cut_by_no_opening(
+    tmp_path: Path, what: str, base: int
+) -> None:
+    """Intact batches follow the bad one: each opening and `verify` find it, and a read
+    ends with an error."""
+    bad, label = OF_BROKER[what]
+    directory = tmp_path / "t-0"
+    directory.mkdir(mode=0o700)
+    batches = [*map(five, range(4)), bad, *map(five, range(5, 10))]
+    if base:
+        head = directory / f"{0:020d}.log"
+        head.write_bytes(b"".join(batches[: base // 5]))
+    log = directory / f"{base:020d}.log"
+    log.write_bytes(b"".join(batches[base // 5 :]))
+    data = log.read_bytes()
+    for _ in range(3):
+        assert not logstore.verify(tmp_path).ok
+        with logstore.open(tmp_path) as store:
+            assert label in labels(store)
+        assert log.read_bytes() == data
+        with logstore.open(tmp_path, read_only=True) as store:
+            found = []
+            with pytest.raises((logstore.CorruptRecordError, UnsupportedError)):
+                for record in store.topic("t")[0].read():
+                    found.append(record.offset)
+        assert found == list(range(25 if what == "twice" else 20))
+
+
+def test_intact_batch_too_far_from_the_name_of_its_segment_is_not_cut(
+    tmp_path: Path,
+) -> None:
+    """Brokers up to 1.1 compacted such segments, and later ones split them."""
+    directory = tmp_path / "t-0"
+    directory.mkdir(mode=0o700)
+    log = directory / f"{0:020d}.log"
+    data = b"".join(
+        batch(offset, [(b"k", b"v")], -1, control=False, sequence=0)
+        for offset in (0, 1 << 31)
+    )
+    log.write_bytes(data)
+    (tmp_path / "recovery-point-offset-checkpoint").write_text("0\n1\nt 0 0\n")
+    for _ in range(2):
+        assert not logstore.verify(tmp_path).ok
+        with logstore.open(tmp_path) as store:
+            assert "torn-tail" not in labels(store)
+            with pytest.raises(logstore.LogStoreError):
+                store.topic("t")[0].append(b"x")
+        assert log.read_bytes() == data
 
 
 @few_formats

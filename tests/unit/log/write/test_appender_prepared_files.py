@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import gc
 import os
+import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -341,8 +342,40 @@ def test_write_that_tells_what_is_durable_may_fail(
 # ------------------------------------------------------------------ calls in calls
 
 
+def at_once(act: Callable[[], None]) -> None:
+    act()
+
+
+def by_a_signal_handler(act: Callable[[], None]) -> None:
+    has_run = threading.Event()
+
+    def handle(*_: object) -> None:
+        act()
+        has_run.set()
+
+    before = signal.signal(signal.SIGUSR1, handle)
+    try:
+        signal.raise_signal(signal.SIGUSR1)
+        assert has_run.wait(20)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def by_a_finalizer(act: Callable[[], None]) -> None:
+    garbage = type("Garbage", (), {"__del__": lambda _: act()})()
+    garbage.me = garbage
+    del garbage
+    gc.collect()
+
+
+@pytest.mark.parametrize("make", [at_once, by_a_signal_handler, by_a_finalizer])
 @pytest.mark.parametrize("method", ["write", "now_ms", "lock", "monotonic", "sync"])
-def test_append_from_inside_a_call(tmp_path: Path, files: Acting, method: str) -> None:
+def test_append_from_inside_a_call(
+    tmp_path: Path,
+    files: Acting,
+    method: str,
+    make: Callable[[Callable[[], None]], None],
+) -> None:
     """Inside a write it is refused; elsewhere it comes first, or after the other
     one."""
     found: list[object] = []
@@ -355,7 +388,7 @@ def test_append_from_inside_a_call(tmp_path: Path, files: Acting, method: str) -
             except ReentrantCallError as error:
                 found.append(error)
 
-        files.act(method, append)
+        files.act(method, lambda: make(append))
         offset = partition.append(b"outside", durable=True)
         if method == "write":
             assert isinstance(found[0], ReentrantCallError)

@@ -256,6 +256,38 @@ def test_other_process_reads_on_after_a_compaction(tmp_path: Path) -> None:
             assert newest(log) == newest(partition)
 
 
+def test_reader_that_looks_while_segments_are_swapped_misses_no_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The state has the new segments at that moment, and their files have other names
+    yet: another read of the same store looks, and the first one continues."""
+    rename, looks = Directory.rename, []
+
+    def look(self: Directory, old: str, new: str, *rest: Any, **options: Any) -> None:
+        if old.endswith(LOG) and not looks:
+            looks.append(log.end_offset)
+        rename(self, old, new, *rest, **options)
+
+    with logstore.open(tmp_path) as store:
+        partition = made(store)
+        with logstore.open(tmp_path, read_only=True) as other:
+            log = other.topic("t")[0]
+            reader = log.read()
+            seen = {(record := next(reader)).key: record.value}
+            for number in range(4):
+                partition.append(b"new-%d" % number, b"k%d" % number)
+            partition.roll()
+            partition.append(b"end", b"end")
+            with monkeypatch.context() as patch:
+                patch.setattr(Directory, "rename", look)
+                partition.compact(force=True)
+            assert looks == [partition.end_offset]
+            wait_for_removal(tmp_path / "t-0")
+            for record in reader:
+                seen[record.key] = record.value
+            assert seen == newest(partition)
+
+
 def wait_for_removal(directory: Path) -> None:
     for _ in range(500):
         if not list(directory.glob("*.deleted")):

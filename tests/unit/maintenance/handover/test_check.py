@@ -202,6 +202,31 @@ def test_file_without_an_offset_is_refused_and_a_directory_is_not(
     assert effects(tmp_path, "segment") == ["refuses"]
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("zz-9999999999/partition.metadata", f"version: 0\ntopic_id: {ID}"),
+        ("orders-0/abc.log", ""),
+        ("orders-0/abc.snapshot", ""),
+        ("cleaner-offset-checkpoint", "garbage\n"),
+        ("cleaner-offset-checkpoint", "1\n1\norders 0 5\n"),
+    ],
+)
+def test_file_with_which_a_broker_does_not_start_is_refused(
+    tmp_path: Path, name: str, text: str
+) -> None:
+    """The number of a partition has 32 bits, the names of the files of a log are
+    offsets, and a checkpoint has version 0."""
+    path = store_at(tmp_path) / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    report = logstore.kafka.check_handover(
+        tmp_path, from_kafka=False, release="2.8", retention_ms=-1
+    )
+    (refused,) = (one for one in report.findings if one.effect == "refuses")
+    assert str(refused.path).startswith(str(tmp_path / Path(name).parts[0]))
+
+
 def test_checkpoint_with_a_number_below_0_is_not_refused(tmp_path: Path) -> None:
     """A broker reads it; an unreadable checkpoint of the cleaner ends it."""
     store_at(tmp_path)

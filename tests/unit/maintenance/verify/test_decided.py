@@ -113,6 +113,18 @@ def test_zeros_after_a_sealed_segment_of_kafkas_are_a_problem(ending: str) -> No
     assert "zeros" in kinds(agreed(tree))
 
 
+@pytest.mark.parametrize("magic", [1, 2])
+@pytest.mark.parametrize("ending", ["closed", "killed"])
+def test_zeros_after_a_sealed_segment_of_logstore_are_a_problem(
+    ending: str, magic: int
+) -> None:
+    """The partition takes no appends: the state says where the segment ends."""
+    known = damages._store(magic, "none", ending, "own").damages
+    tree = dict(known.tree)
+    tree[known.logs[0]] = (tree[known.logs[0]] or b"") + bytes(61)
+    assert "zeros" in kinds(agreed(tree))
+
+
 def test_file_that_does_not_begin_as_a_log_is_not_cut() -> None:
     """The file is of another program's store: its format is unknown."""
     known = store_of("killed", "kafka").damages

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
+import logstore
 from logstore.io import layout
 from logstore.io.checkpoint.topic_identity import TopicIdentity, derived_id
 from logstore.io.directory import Directory
 from logstore.io.files import Files
 from logstore.store.catalog.topic_ids import TopicIds
+from support.groups import T0, consumer, drain, store_with
 
 KAFKA_ID = "0123456789abcdef0123456789abcdef"
 
@@ -64,3 +66,30 @@ def test_topic_has_the_id_of_its_directories_unless_another_one_has_it(
     ids = TopicIds(root, {name: [0]})
     assert ids.found(name, lambda *given: is_taken) == expected
     root.close()
+
+
+@pytest.mark.parametrize(
+    "how", ["lost with the marks", "of NULs", "of another program"]
+)
+def test_committed_offsets_count_without_the_owner_file(
+    tmp_path: Path, how: str
+) -> None:
+    """A copy leaves it out with Kafka's marks, a power failure leaves NULs, or a broker
+    has had the directory: the topics keep their ids."""
+    path = store_with(tmp_path / "s", 1, 50)
+    with consumer(path) as one:
+        drain(one, 50)
+        one.commit()
+    owner = path / layout.OWNER
+    if how == "of NULs":
+        owner.write_bytes(bytes(owner.stat().st_size))
+    elif how == "lost with the marks":
+        for name in (layout.OWNER, layout.CLEAN_SHUTDOWN, layout.RECOVERY_CHECKPOINT):
+            (path / name).unlink()
+    else:
+        (path / layout.CLEAN_SHUTDOWN).write_text('{"version":0,"brokerEpoch":5}')
+    with logstore.open(path) as store:
+        store["t"][0].append(b"new", durable=True)
+    with consumer(path) as one:
+        assert one.committed(T0) == logstore.OffsetAndMetadata(50)
+        assert drain(one, 1) == [b"new"]

@@ -502,3 +502,29 @@ def test_offsets_of_a_publication_are_those_of_all_its_parts(store: Store) -> No
     done = store.publish(parts, identity="all", sequence=1)
     assert done.records == 27
     assert done.offsets == {("a", 0): range(24), ("a", 1): range(3)}
+
+
+def test_pin_without_room_is_refused_and_the_store_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pinned identities are never evicted: the next one would make the file too large
+    to be read. Others publish, and the store can be opened again."""
+    monkeypatch.setattr(ledger, "PINNED_BYTES_MAX", 5_000)
+    count = 0
+    with logstore.open(tmp_path) as store:
+        partition = store.create_topic("t", config=config_of(2))[0]
+        with pytest.raises(ConfigError, match="does not fit into the file"):
+            for count in range(100):
+                store.publish(
+                    [],
+                    identity=f"i{count}",
+                    sequence=1,
+                    metadata=bytes(1_000),
+                    pinned=True,
+                )
+        assert 2 <= count <= 5
+        store.publish([stage(store, {partition: 2})], identity="other", sequence=1)
+    with logstore.open(tmp_path) as store:
+        assert store.published("i0") == store.published("other") == 1
+        assert store.published(f"i{count}") is None
+        assert store["t"][0].end_offset == 2

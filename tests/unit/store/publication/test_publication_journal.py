@@ -469,6 +469,24 @@ def test_publication_is_atomic_after_the_disk_was_full(
         assert [p.end_offset for p in again.topic("a")] == [4, 4]
 
 
+@pytest.mark.parametrize("left", [0, 4096])
+def test_owner_that_was_killed_before_a_commit_is_opened_on_a_full_disk(
+    monkeypatch: pytest.MonkeyPatch, left: int
+) -> None:
+    """The publication is undone; with room again its partitions take appends and
+    publications."""
+    disk, store = memory_store()
+    publish(store, 1, 0, 1)
+    disk = killed_before_commit(disk, store, monkeypatch)
+    disk.fill(left)
+    with open_quietly(disk) as again:
+        assert [p.end_offset for p in again.topic("a")] == [2, 2]
+        disk.medium.budget = None
+        publish(again, 10, 0, 1)
+        assert again.topic("a")[0].append(b"x") == 4
+        assert again.published("test") == 10
+
+
 def test_journal_that_cannot_be_ended_is_ended_by_the_next_opening() -> None:
     """Closing reports it, and the store is not marked as closed."""
     disk, store = memory_store()
