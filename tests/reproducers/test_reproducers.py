@@ -29,16 +29,6 @@ HERE = Path(__file__).parent
 SCRIPTS = sorted(HERE.glob("[a-z][0-9][0-9]_*.py"))
 SOURCES = Path(logstore.__file__).parents[1]
 
-# Open mistakes, and the rule that each of these programs shows to be broken. They find
-# their mistake only by luck.
-XFAIL_BY_LUCK = {
-    "k09_interrupted_publish_in_part": (
-        "after an interrupt a publication is done or undone; real timers"
-    ),
-    "s04_interrupted_commit_keeps_the_store_locked": (
-        "after an interrupt a call continues to a state that has a name; real timers"
-    ),
-}
 # Arguments of a script if there is little time; without arguments it takes longer.
 SHORT = {
     "a21_large_records": [],
@@ -58,28 +48,18 @@ is_long = os.environ.get("LOGSTORE_REPRODUCERS") == "long"
 def _runs() -> list[object]:
     runs = []
     for script in SCRIPTS:
-        name = script.stem
-        arguments = [] if is_long else SHORT.get(name, [])
-        text = "-".join([name, *arguments])
-        runs.append(pytest.param(script, arguments, marks=_marks(name), id=text))
+        arguments = [] if is_long else SHORT.get(script.stem, [])
+        text = "-".join([script.stem, *arguments])
+        runs.append(pytest.param(script, arguments, id=text))
     return runs
-
-
-def _marks(name: str) -> list[pytest.MarkDecorator]:
-    marks = [pytest.mark.slow, pytest.mark.thorough]
-    reason = XFAIL_BY_LUCK.get(name)
-    if reason is not None:
-        xfail = pytest.mark.xfail(
-            raises=pytest.fail.Exception, reason=reason, strict=False
-        )
-        marks.append(xfail)
-    return marks
 
 
 def _free_memory() -> int:
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGESIZE")
 
 
+@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.timeout(SECONDS + 60)
 @pytest.mark.parametrize(("script", "arguments"), _runs())
 def test_what_once_went_wrong_is_right(
@@ -125,7 +105,6 @@ def test_what_once_went_wrong_is_right(
     text = f"{script.name} {' '.join(arguments)}: {said}\n{out}"
     if "WRONG" in out:
         pytest.fail(text, pytrace=False)
-    # A program that could not run its check is no expected failure.
     assert said == "status 0", text
 
 
@@ -133,6 +112,6 @@ def test_every_script_is_there() -> None:
     """All of them are run: names in the tables above are names of scripts."""
     names = {script.stem for script in SCRIPTS}
     assert names == SHORT.keys()
-    assert names.issuperset(IN_MEMORY | XFAIL_BY_LUCK.keys())
+    assert names.issuperset(IN_MEMORY)
     others = {path.stem for path in HERE.glob("*.py")} - names
     assert others == {"test_reproducers"}
