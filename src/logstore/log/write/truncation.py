@@ -102,7 +102,10 @@ def truncate(
         if segment.next_offset == end:
             segment.size = size
         if log.bounds is during:
-            log.bounds = stopped if segment.next_offset == end else undone
+            # Without the record on disk, the next opening finds the records again, and
+            # a publication that this cut was to undo is not undone yet.
+            is_shown = is_begun and segment.next_offset == end
+            log.bounds = stopped if is_shown else undone
         # The next opening may end the cut: a flush must not promise these records.
         durable = min(log.bounds.durable, end)
         log.bounds = log.bounds._replace(durable=durable)

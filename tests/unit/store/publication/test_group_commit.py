@@ -20,7 +20,10 @@ from logstore.log.write.exclusive import ExclusiveLog
 from logstore.log.write.log_bounds import VisibilityBarrier
 from logstore.store.opening import open_store
 from logstore.store.publication.group_commit import GroupCommit
+from support.damage import Unsynced
 from support.disk import MemoryDisk
+from support.interrupts import InterruptAtCall
+from support.levels import stride
 from support.staging import stage
 from support.values import config_of, expected
 
@@ -108,6 +111,43 @@ def test_publication_that_was_undone_does_not_stop_its_partitions(store: Store) 
         publish(store, 2, *topics)
     assert store.published("test") == 1
     check_usable(store, topics, [2, 2])
+
+
+@pytest.mark.parametrize("segment_bytes", [1 << 20, 150], ids=["one", "rolls"])
+def test_undo_that_is_interrupted_anywhere_is_done_by_the_next_opening(
+    tmp_path: Path, segment_bytes: int
+) -> None:
+    """The first interrupt comes before the commit, the second one while the records are
+    removed again. If the publication has begun a segment, the one before it ends where
+    the log is cut to before anything is cut."""
+    nth, was_interrupted = 1, True
+    while was_interrupted:
+        path, second = tmp_path / str(nth), InterruptAtCall(nth)
+
+        def first(*_: object, second: InterruptAtCall = second) -> None:
+            second.__enter__()
+            raise Interrupt
+
+        with open_store(path, _files=Unsynced()) as store:
+            config = config_of(MAGIC, segment_bytes=segment_bytes)
+            topics = [store.create_topic(name, 1, config) for name in "ab"]
+            publish(store, 1, *topics)
+            with (
+                mock.patch.object(ExclusiveLog, "begin_sync", first),
+                pytest.raises((Interrupt, InterruptAtCall.Interrupt)),
+            ):
+                try:
+                    publish(store, 2, *topics)
+                finally:
+                    second.__exit__()
+        was_interrupted = second.has_raised
+        with open_store(path, _files=Unsynced()) as store:
+            assert store.published("test") == 1, nth
+            topics = [store.topic(name) for name in "ab"]
+            assert ends(topics) == [2, 2], nth
+            check_usable(store, topics, [2, 2])
+        nth += stride(7)
+    assert nth > 100
 
 
 @pytest.mark.parametrize("raised", [0, 1, 2])
