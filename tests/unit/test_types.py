@@ -80,7 +80,7 @@ def test_module_has_what_it_promises(module: ModuleType) -> None:
 
 
 def returned(kind: type) -> Iterator[tuple[str, str, ModuleType]]:
-    """What public members of a class return: (member, annotation, module)."""
+    """The results of public members of a class: (member, annotation, module)."""
     for name in dir(kind):
         if name.startswith("_") and not name.endswith("__"):
             continue

@@ -135,7 +135,8 @@ def test_index_that_cannot_be_read_is_empty(closed: Segment) -> None:
 
 
 def index_of(path: Path, suffix: str, data: bytes) -> tuple[bytes, int]:
-    """What is read of an index file with these bytes, and how much is read for it."""
+    """The part of an index file with these bytes that is read, and how much is read
+    for it."""
     (path / f"{0:020}{suffix}").write_bytes(data)
     files = CountedReads()
     directory = Directory.open_root(files, str(path))

@@ -98,7 +98,8 @@ def test_directory_without_an_owner_says_so_while_others_write(path: Path) -> No
 
 
 def test_staged_files_that_nobody_publishes_are_told(path: Path) -> None:
-    """Those that were not written to for an hour; what it says removes them."""
+    """Files that were not written to for an hour; the call that it names removes
+    them."""
     code = """
 import logstore, os, sys
 with logstore.open(sys.argv[1], read_only=True) as store:

@@ -178,9 +178,9 @@ class TopicSettings:
         return found
 
     def continued(self, topic: str) -> dict[str, int]:
-        """What the first append persists of a topic without settings: the format in
-        which it is continued, if that is not the default. The logs that end with it
-        may be deleted later.
+        """The field that the first append persists of a topic without settings: the
+        format in which it is continued, if that is not the default. The logs that end
+        with it may be deleted later.
 
         Raises:
             StorageError: as `continued_format`.

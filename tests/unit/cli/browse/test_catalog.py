@@ -177,7 +177,7 @@ def test_a_topic_with_invalid_settings_says_why(misconfigured: Path) -> None:
 def test_a_topic_of_a_broker_is_shown_without_a_look_for_its_format(
     shop: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """That reads the end of each log, and only appends need it."""
+    """The look reads the end of each log, and only appends need it."""
 
     def refused(*_: object) -> int:
         raise AssertionError("the logs are read for the format of appends")
