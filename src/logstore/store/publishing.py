@@ -79,7 +79,7 @@ class Publishing:
             if not topics.has_stages:
                 topics.has_stages = True
                 for (topic, _), partition in topics.partitions.items():
-                    partition.config = topics.topic_config(topic)
+                    partition.config = topics.settings_of(topic).append_config(topic)
 
     def _topic_id_of(self, destination: Destination) -> str:
         """The id of the topic that is the destination of a stage: a `Partition` of a

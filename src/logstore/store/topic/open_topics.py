@@ -14,7 +14,6 @@ import os
 from collections.abc import Callable
 from typing import Any, Final
 
-from logstore.config import TopicConfig
 from logstore.errors import (
     LogStoreError,
     PartitionNotFoundError,
@@ -36,6 +35,7 @@ from logstore.log.write.writer import PartitionWriter
 from logstore.store.background import BackgroundRounds
 from logstore.store.catalog.identifying import log_id_in
 from logstore.store.catalog.topic_ids import CatalogFile, identity_in
+from logstore.store.catalog.topic_settings import TopicSettings
 from logstore.store.catalog.topics import Catalog
 from logstore.store.context import StoreContext
 from logstore.store.measures import IdleLogs, log_row
@@ -255,16 +255,11 @@ class OpenTopics:
             raise self._no_topic(topic)
         return numbers
 
-    def topic_config(self, topic: str) -> TopicConfig:
+    def settings_of(self, topic: str) -> TopicSettings:
+        """The settings of the topics, if there is this one."""
         if topic not in self.catalog.numbers:
             raise self._no_topic(topic)
-        return self.catalog.settings.append_config(topic)
-
-    def stored_config(self, topic: str) -> TopicConfig | None:
-        if topic not in self.catalog.numbers:
-            raise self._no_topic(topic)
-        settings = self.catalog.settings
-        return settings.config(topic) if settings.has_config(topic) else None
+        return self.catalog.settings
 
     def topic_id(self, topic: str) -> str:
         return self.catalog.ids.topic_id(topic)

@@ -30,6 +30,7 @@ from logstore.record.encoder import check_payload_type
 from logstore.record.extras import frames_module
 from logstore.record.partitioner import KafkaPartitioner, Partitioner
 from logstore.record.record import RecordMetadata, TopicRecord
+from logstore.store.catalog.topic_settings import TopicSettings
 from logstore.store.partition.arrow_source import ArrowSource
 from logstore.store.partition.partition import Partition, appends_of, reads_of
 from logstore.store.partition.shared_appends import HandInCalls
@@ -71,9 +72,7 @@ class TopicContext(Protocol):
 
     def partition_numbers(self, topic: str) -> tuple[int, ...]: ...
 
-    def topic_config(self, topic: str) -> TopicConfig: ...
-
-    def stored_config(self, topic: str) -> TopicConfig | None: ...
+    def settings_of(self, topic: str) -> TopicSettings: ...
 
     def topic_id(self, topic: str) -> str: ...
 
@@ -140,14 +139,15 @@ class Topic(ArrowSource):
         """Its settings, with the format in which it is continued: of a topic without
         settings that is looked for in its logs, once."""
         self._check_same()
-        return self._context.topic_config(self.name)
+        return self._context.settings_of(self.name).append_config(self.name)
 
     @property
     def stored_config(self) -> TopicConfig | None:
         """The settings that it was given; None: only a broker has used it, and it has
         the defaults. No log is read."""
         self._check_same()
-        return self._context.stored_config(self.name)
+        settings = self._context.settings_of(self.name)
+        return settings.config(self.name) if settings.has_config(self.name) else None
 
     def __reduce__(self) -> NoReturn:
         refuse_pickling(self, self._context.path, f".topic({self.name!r})")

@@ -166,7 +166,8 @@ def test_reader_in_another_process_sees_an_appended_change(tmp_path: Path) -> No
             for size in (1000, 2000, 3000):
                 topic.configure(TopicConfig(segment_bytes=size))
                 assert reading.topics() == ["t"]
-                assert reading._topics.topic_config("t").segment_bytes == size
+                found = reading._topics.settings_of("t").config("t")
+                assert found.segment_bytes == size
             store.create_topic("u")
             assert reading.topics() == ["t", "u"]
             store.delete_topic("t")
