@@ -377,7 +377,7 @@ def test_change_at_any_call_of_a_look_is_seen_then_or_by_the_next(
     tmp_path: Path, name: str
 ) -> None:
     """The next look gives the log as a new reader finds it."""
-    row, steps = ROWS[name], Steps(20)
+    row, steps = ROWS[name], Steps(10)
     for nth in steps:
         files = FaultyFiles()
         with Look(tmp_path / str(nth)) as scene, contextlib.ExitStack() as stack:

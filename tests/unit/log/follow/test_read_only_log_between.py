@@ -24,7 +24,7 @@ Steps = Iterator[None]
 
 POINTS = "recovery-point-offset-checkpoint"
 
-READS = ("read", "skip", "batches", "arrow")
+READS = ("read", "batches", "arrow")
 
 ASKS: dict[str, Callable[[logstore.Partition], Any]] = {
     **{way: lambda p, way=way: [*WAYS[way](p)] for way in READS},  # type: ignore[misc]
@@ -187,6 +187,7 @@ CHANGES: dict[str, Callable[[Scene], Steps]] = {
 }
 
 
+@pytest.mark.sampled(96)
 @pytest.mark.parametrize("has_read", [True, False], ids=["read", "looked"])
 @pytest.mark.parametrize("ask", ASKS)
 @pytest.mark.parametrize("name", CHANGES)
