@@ -16,7 +16,7 @@ from support.damage import Unsynced
 from support.read_ways import append
 from support.values import new_partition
 
-__all__ = ["Scene", "put_back", "write_epochs", "write_starts"]
+__all__ = ["Scene", "bounds", "put_back", "write_epochs", "write_starts"]
 
 
 class Scene(contextlib.ExitStack):
@@ -134,3 +134,8 @@ def write_starts(path: Path, start: int | None = None) -> None:
     temporary = path / "log-start-offset-checkpoint.tmp"
     temporary.write_text(f"0\n{len(rows) and 1}\n{rows}")
     temporary.rename(path / "log-start-offset-checkpoint")
+
+
+def bounds(p: logstore.Partition) -> tuple[int, int, list[int]]:
+    """The start and the end of a log, and where its segments begin."""
+    return p.start_offset, p.end_offset, [one.base_offset for one in p.segments]

@@ -42,7 +42,7 @@ WAYS: dict[str, Reading] = {
     ),
     "batches": batches_of,
     "arrow": arrow_of,
-    "follow": lambda p, **options: pairs_of(p.follow(timeout=0.05, **options)),
+    "follow": lambda p, **options: pairs_of(p.follow(**{"timeout": 0.05, **options})),
 }
 
 

@@ -398,9 +398,8 @@ def test_follower_of_what_is_durable_sleeps_until_it_is(
     tmp_path: Path, where: str
 ) -> None:
     """It uses no processor time while the only new records are not durable."""
-    config = logstore.TopicConfig(flush_ms=3_600_000, flush_messages=1_000_000)
     with open_store(tmp_path, _files=Unsynced()) as store:
-        p = store.create_topic("orders", config=config)[0]
+        p = new_partition(store)
         p.append(b"durable", durable=True)
         p.append(b"not yet")
         with beside(store, tmp_path, where) as reading:
@@ -412,9 +411,8 @@ def test_follower_of_what_is_durable_sleeps_until_it_is(
 
 
 def test_follower_of_what_is_durable_gets_it_when_it_is(tmp_path: Path) -> None:
-    config = logstore.TopicConfig(flush_ms=3_600_000, flush_messages=1_000_000)
     with open_store(tmp_path, _files=Unsynced()) as store:
-        p = store.create_topic("orders", config=config)[0]
+        p = new_partition(store)
         p.append(b"x")
         follower = p.follow(p.end_offset, timeout=20, durable_only=True)
         p.append(b"y")
@@ -426,9 +424,8 @@ def test_follower_of_what_is_durable_gets_it_when_it_is(tmp_path: Path) -> None:
 
 def test_offset_that_is_not_durable_yet_is_one_of_the_log(tmp_path: Path) -> None:
     """A read there gives no error and no record so far."""
-    config = logstore.TopicConfig(flush_ms=3_600_000, flush_messages=1_000_000)
     with open_store(tmp_path, _files=Unsynced()) as store:
-        p = store.create_topic("orders", config=config)[0]
+        p = new_partition(store)
         p.append(b"x", durable=True)
         p.append_many([b"y"] * 3)
         for offset in range(1, 5):

@@ -22,7 +22,7 @@ from logstore.errors import PartitionNotFoundError
 from logstore.store.opening import open_store
 from support.broker import foreign
 from support.broker_logs import TICK_S
-from support.changing_logs import Scene, put_back, write_epochs, write_starts
+from support.changing_logs import Scene, bounds, put_back, write_epochs, write_starts
 from support.damage import FaultyFiles, Unsynced, frames, logs_in
 from support.levels import Steps
 from support.read_ways import SIZE, append, pairs_of
@@ -417,7 +417,3 @@ def test_change_at_any_call_of_a_look_is_seen_then_or_by_the_next(
                         assert bounds(scene.reader) == bounds(fresh), nth
                         assert list(scene.reader.read()) == list(fresh.read()), nth
     assert steps.total > 5
-
-
-def bounds(p: logstore.Partition) -> tuple[int, int, list[int]]:
-    return p.start_offset, p.end_offset, [one.base_offset for one in p.segments]

@@ -14,7 +14,7 @@ import pytest
 import logstore
 from support.broker import compaction, foreign, with_epoch
 from support.broker_logs import FEW, TICK_S, fetched, small_log, two_logs
-from support.changing_logs import Scene, put_back, write_epochs
+from support.changing_logs import Scene, bounds, put_back, write_epochs
 from support.damage import frames, logs_in
 from support.read_ways import SIZE, WAYS, append
 from support.values import fill
@@ -31,10 +31,6 @@ ASKS: dict[str, Callable[[logstore.Partition], Any]] = {
     "fetch": lambda p: [*fetched(p)],
     "time": lambda p: [p.offset_for_time(at) for at in (0, 50, 5_000)],
 }
-
-
-def bounds(p: logstore.Partition) -> tuple[int, int, list[int]]:
-    return p.start_offset, p.end_offset, [one.base_offset for one in p.segments]
 
 
 def run(steps: list[Callable[[], None]]) -> None:

@@ -15,7 +15,7 @@ import pytest
 from logstore import CorruptRecordError
 from logstore.store.opening import open_store
 from support.broker import foreign, with_epoch
-from support.broker_logs import TICK_S, WAYS, fetched, in_batches, small_log, two_logs
+from support.broker_logs import TICK_S, WAYS, fetched, small_log, two_logs
 from support.damage import FaultyFiles, Unsynced, flip_bit, frames, logs_in
 from support.values import config_of, fill
 
@@ -179,7 +179,7 @@ def test_first_segment_that_is_lost_under_a_reader_is_no_deletion(
         reading._context.descriptors._evict(0)
         under_way = reader.read()
         logs_in(tmp_path / "orders-0")[0].unlink()
-        for records in (under_way, reader.read(), in_batches(reader)):
+        for records in (under_way, reader.read(), WAYS["batches"](reader)):
             with pytest.raises(CorruptRecordError, match="is gone"):
                 list(records)
         assert reader.start_offset == 0

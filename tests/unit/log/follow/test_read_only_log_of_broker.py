@@ -16,7 +16,7 @@ import pytest
 import logstore
 from logstore.store.opening import open_store
 from support.broker import MARKER, bases, compaction, foreign, with_transactions
-from support.broker_logs import FEW, WAYS, fresh, in_batches, small_log
+from support.broker_logs import FEW, WAYS, fresh, small_log
 from support.changing_logs import Scene, write_starts
 from support.damage import FaultyFiles, Unsynced, frames
 from support.levels import Steps
@@ -189,7 +189,7 @@ def test_another_thread_looks_behind_a_compaction(tmp_path: Path, way: str) -> N
             elif way == "fetch":
                 got = [record.offset for record in reader.fetch(600, 30_000)]
             else:
-                got = list(in_batches(reader))
+                got = list(WAYS["batches"](reader))
             files.before = None
             rounds.total = files.count("read", ".log")
             with open_store(path, read_only=True) as store:
