@@ -24,7 +24,8 @@ class Scene(contextlib.ExitStack):
 
     Attributes:
         path, backup: of the store, and of a copy of it.
-        store, config: as it was opened last, and is opened.
+        store: of the last opening.
+        config: of the next one.
     """
 
     def __init__(self, path: Path) -> None:

@@ -33,7 +33,7 @@ class Look(Scene):
     """A log that changes at a call of a look.
 
     Attributes:
-        reader: what looks, as soon as it is open.
+        reader: the partition that looks, once it is open.
         records, found: of a read under way.
         error: that the call of the change raises.
     """
@@ -46,8 +46,8 @@ class Look(Scene):
         self.error: BaseException | None = None
 
 
-# Makes the log, yields, does what the look is to find, yields, makes the change; then
-# perhaps yields, and does what comes after the look.
+# Makes the log, yields, makes a change that the look finds, yields, makes the change
+# during the look; then perhaps yields, and changes the log after the look.
 Change = Iterator[None]
 
 
@@ -178,7 +178,7 @@ def backup(scene: Look, how: str, size: int, segment_bytes: int) -> Change:
 
 
 def follow(scene: Look) -> list[bytes]:
-    """What a read gives, up to the error that it may end with."""
+    """Read to the end, or to an error; return the beginning of each value."""
     try:
         if not scene.found:
             scene.records = pairs_of(scene.reader.follow(timeout=0))
@@ -269,7 +269,7 @@ def fetched(p: logstore.Partition, **options: Any) -> list[bytes | None]:
     return [record.value for record in p.fetch(0, **options)]
 
 
-# (what is asked, where the cut is, the answer before, the answer behind it).
+# (question, offset of the cut, answer before the cut, answer after it).
 ANSWERS: dict[str, tuple[Callable[[logstore.Partition], Any], int, Any, Any]] = {
     "fetch": (fetched, 0, OLD, NEW),
     "committed": (partial(fetched, isolation="read_committed"), 0, OLD, NEW),
@@ -293,7 +293,7 @@ ROWS: dict[str, Row] = {
     **{
         f"rolled{'-and-deleted' * is_deleted}": Row(
             partial(rolled, is_deleted=is_deleted),
-            lambda s, durable=not is_deleted: offsets(s.reader, durable_only=durable),  # type: ignore[misc]
+            lambda s, durable=not is_deleted: offsets(s.reader, durable_only=durable),
             lambda found: found in ([], [0, 1, 2], [0, 1, 2, 3, 4, 5]),
         )
         for is_deleted in (False, True)
@@ -312,7 +312,7 @@ ROWS: dict[str, Row] = {
         f"failing-{count}-{error!r}": Row(
             partial(failing, error=error, count=count),
             end_of,
-            lambda end, count=count: end == 12 + count,  # type: ignore[misc]
+            lambda end, count=count: end == 12 + count,
             (logstore.StorageError, _StopError),
         )
         for count in (2, 40)
@@ -321,8 +321,8 @@ ROWS: dict[str, Row] = {
     **{
         f"cut-{name}": Row(
             partial(cut, cut_to=cut_to),
-            lambda s, ask=ask: ask(s.reader),  # type: ignore[misc]
-            lambda found, right=right: found in right,  # type: ignore[misc]
+            lambda s, ask=ask: ask(s.reader),
+            lambda found, right=right: found in right,
             (OffsetOutOfRangeError,) if name == "at the end" else (),  # it had begun
         )
         for name, (ask, cut_to, *right) in ANSWERS.items()

@@ -27,7 +27,7 @@ POINTS = "recovery-point-offset-checkpoint"
 READS = ("read", "batches", "arrow")
 
 ASKS: dict[str, Callable[[logstore.Partition], Any]] = {
-    **{way: lambda p, way=way: [*WAYS[way](p)] for way in READS},  # type: ignore[misc]
+    **{way: lambda p, way=way: [*WAYS[way](p)] for way in READS},
     "fetch": lambda p: [*fetched(p)],
     "time": lambda p: [p.offset_for_time(at) for at in (0, 50, 5_000)],
 }

@@ -260,7 +260,7 @@ def test_read_under_way_goes_on_in_a_segment_that_a_broker_compacts(
         found = [next(records)[0]]
         for step in compaction(scene.partition_path, [0]):
             step()
-        reading._context.descriptors._evict(0)  # type: ignore[attr-defined]
+        reading._context.descriptors._evict(0)
         found += (offset for offset, _ in records)
         assert found == sorted(set(found))
         stay = [record.offset for record in reader.read()]

@@ -1,5 +1,5 @@
-"""A read under way in a log that is cut, deleted, made anew, taken over or put back
-from a backup: it gives records of one log, and says how it ends."""
+"""A read under way in a log that is cut, deleted, created again, taken over or
+put back from a backup: it gives records of one log, and says how it ends."""
 
 from __future__ import annotations
 
@@ -24,8 +24,11 @@ from support.broker import bases, compaction, foreign
 from support.broker_logs import TICK_S, two_logs
 from support.changing_logs import Scene, put_back, write_epochs
 from support.damage import FaultyFiles, Unsynced, frames, logs_in
-from support.read_ways import COUNT, SIZE, WAYS, append
+from support.read_ways import SIZE, WAYS, append
 from support.values import config_of
+
+# Such records are more than any reader has read ahead.
+COUNT = 1600
 
 # Makes the log, yields how many records are read then, and changes it; perhaps again.
 # The second value that it gets is the partition that is read.
@@ -44,7 +47,7 @@ class Row(NamedTuple):
         ways, where: of the read.
         end: of the old records that it gives; -1: anywhere.
         new: how many new ones follow them.
-        told: the text of the error (`match`), and its attributes.
+        says: the text of the error (`match`), and its attributes.
         options: of the read.
         then: (value, how many) that the log has then; empty: not asked.
     """
@@ -55,7 +58,7 @@ class Row(NamedTuple):
     where: tuple[str, ...] = ("own", "other")
     end: int = -1
     new: int = 0
-    told: dict[str, Any] = {}
+    says: dict[str, Any] = {}
     options: dict[str, Any] = {}
     then: tuple[tuple[bytes, int], ...] = ()
 
@@ -144,8 +147,8 @@ def cut_and_deleted(scene: Scene, at: int, to: int) -> Change:
 
 
 def made_anew(scene: Scene, new: int, *, is_same_place: bool = False) -> Change:
-    """Its segments may have the names of the ones before. The directory may have the
-    number of the one before: the id in the state tells."""
+    """The new segments may have the names of the old ones, and the new directory may
+    have the number of the old one; then the id in the state differs."""
     p = scene.create(**SMALL)
     append(p, b"old", COUNT)
     p.flush()
@@ -165,7 +168,7 @@ def made_anew(scene: Scene, new: int, *, is_same_place: bool = False) -> Change:
 def backup(scene: Scene, how: str) -> Change:
     append(scene.saved(500), b"old", COUNT)
     scene.store.close()
-    yield 1000
+    yield 800
     put_back(scene.backup, scene.path, how)
     p = scene.open_partition()
     assert p.end_offset == 500
@@ -179,7 +182,7 @@ def backup_with_the_same_state(scene: Scene) -> Change:
     change."""
     state = "orders-0/.logstore-state"
     scene.killed(500, COUNT)
-    yield 1000
+    yield 800
     assert (scene.path / state).read_bytes() == (scene.backup / state).read_bytes()
     scene.log.write_bytes(scene.saved_log.read_bytes())
     append(scene.open_partition(), b"new", 2 * COUNT)
@@ -244,8 +247,11 @@ def replace_from(log: Path, new: bytes, number: int) -> None:
 def replica(
     scene: Scene, seen: dict[int, int], same: int, count: int, cut_at: int = 0
 ) -> Change:
-    """Others of the same sizes replace batches exactly: nothing looks like damage. The
-    log has ended at each key of `seen` before that, and so many records were read."""
+    """Others of the same sizes replace batches exactly: nothing looks like damage.
+
+    Args:
+        seen: ends of the log before that, with the number of records read at each.
+    """
     log, old, new, begins = two_logs(scene.path.parent / "logs", count, same)
     log.parents[1].rename(scene.path)
     begins.append(len(old))
@@ -315,17 +321,15 @@ TO_500 = {"cut_to": 500}
 ROWS: dict[str, Row] = {
     # Cut below the place of the read, batch over batch.
     "cut-1": Row(
-        partial(cut, at=1000, to=500, new=COUNT),
+        partial(cut, at=600, to=500, new=COUNT),
         OUT,
-        told={"match": "cut to offset 500", "cut_to": 500},
+        says={"match": "cut to offset 500", "cut_to": 500},
         then=((b"old", 500), (b"new", COUNT)),
     ),
     "cut-2": Row(
-        partial(cut, at=1000, to=500, new=COUNT, magic=2), OUT, MOST, told=TO_500
+        partial(cut, at=600, to=500, new=COUNT, magic=2), OUT, MOST, says=TO_500
     ),
-    "cut-and-shorter": Row(
-        partial(cut, at=1000, to=500, new=0), OUT, MOST, told=TO_500
-    ),
+    "cut-and-shorter": Row(partial(cut, at=600, to=500, new=0), OUT, MOST, says=TO_500),
     **{
         f"cut-for-others-{magic}": Row(
             partial(cut_for_other_batches, magic=magic),
@@ -336,25 +340,25 @@ ROWS: dict[str, Row] = {
         for magic in (0, 1, 2)
     },
     # Cut above it: what stays is given.
-    "cut-above": Row(partial(cut, at=10, to=1900, new=COUNT), OUT, READS, end=1900),
+    "cut-above": Row(partial(cut, at=10, to=1100, new=COUNT), OUT, READS, end=1100),
     "cut-above-and-shorter": Row(
-        partial(cut, at=1, to=1900, new=0, magic=2), OUT, READS, end=1900
+        partial(cut, at=1, to=1100, new=0, magic=2), OUT, READS, end=1100
     ),
     "cut-between-segments": Row(
         partial(cut, at=10, to=500, new=COUNT, **SMALL), OUT, READS, end=500
     ),
     "cut-right-before-it": Row(
-        partial(cut, at=501, to=500, new=COUNT, **SMALL), OUT, MOST, told=TO_500
+        partial(cut, at=501, to=500, new=COUNT, **SMALL), OUT, MOST, says=TO_500
     ),
     "cut-far-before-it": Row(
-        partial(cut, at=700, to=500, new=0, magic=2, **SMALL), OUT, MOST, told=TO_500
+        partial(cut, at=620, to=500, new=0, magic=2, **SMALL), OUT, MOST, says=TO_500
     ),
     **{
         f"cut-above-a-follower-{skip}": Row(
-            partial(cut, at=10, to=1900, new=COUNT, magic=magic),
+            partial(cut, at=10, to=1100, new=COUNT, magic=magic),
             (),
             FOLLOW,
-            end=1900,
+            end=1100,
             new=COUNT,
             options={"on_corruption": skip},
         )
@@ -365,13 +369,13 @@ ROWS: dict[str, Row] = {
     ),
     "failed-append": Row(failed_append, (), FOLLOW, OTHER, COUNT, 100),
     # Deleted, or another one.
-    "deleted-before": Row(partial(deleted_before, at=1, to=1500), (), READS, end=COUNT),
+    "deleted-before": Row(partial(deleted_before, at=1, to=900), (), READS, end=COUNT),
     "deleted-before-a-follower": Row(
         partial(deleted_before, at=COUNT, to=COUNT + 50, more=100),
         OUT,
         FOLLOW,
         end=COUNT,
-        told={"requested": COUNT, "start": COUNT + 50},
+        says={"requested": COUNT, "start": COUNT + 50},
     ),
     "deleted": Row(deleted, (), READS, OWN, COUNT),
     "deleted-behind-a-follower": Row(
@@ -381,18 +385,18 @@ ROWS: dict[str, Row] = {
         partial(deleted, file_delete_delay_ms=0),
         GONE,
         where=OTHER,
-        told={"match": "orders-0 is not at"},
+        says={"match": "orders-0 is not at"},
     ),
     "cut-and-deleted": Row(
-        partial(cut_and_deleted, at=1, to=1900), NO_TOPIC, where=OWN
+        partial(cut_and_deleted, at=1, to=1100), NO_TOPIC, where=OWN
     ),
     # Even a read up to the cut has more to read.
     "cut-and-deleted-behind-a-part": Row(
-        partial(cut_and_deleted, at=1, to=1900),
+        partial(cut_and_deleted, at=1, to=1100),
         NO_TOPIC,
         READS,
         OWN,
-        options={"stop": 1900},
+        options={"stop": 1100},
     ),
     **{
         f"cut-and-deleted-at-a-follower-{durable}": Row(
@@ -411,7 +415,7 @@ ROWS: dict[str, Row] = {
             GONE,
             ("read", "follow") if is_same else MOST,
             OTHER,
-            told={"match": "another topic"},
+            says={"match": "another topic"},
             then=((b"new", new),),
         )
         for new, is_same in ((50, False), (2 * COUNT, False), (2 * COUNT, True))
@@ -451,16 +455,16 @@ ROWS: dict[str, Row] = {
             OUT,
             THREE,
             OTHER,
-            told={"match": "was cut"},
+            says={"match": "was cut"},
         )
         for name in ("close", "kill")
     },
     "replica": Row(
-        partial(replica, seen={COUNT: 1000}, same=500, count=COUNT, cut_at=500),
+        partial(replica, seen={COUNT: 600}, same=500, count=COUNT, cut_at=500),
         OUT,
         MOST,
         OTHER,
-        then=((b"old", 500), (b"new", 1500)),
+        then=((b"old", 500), (b"new", COUNT - 500)),
     ),
     "replica-at-a-follower": Row(
         partial(replica, seen={50: 50, 70: 0}, same=50, count=100),
@@ -487,10 +491,10 @@ ROWS: dict[str, Row] = {
             THREE,
             OTHER,
             100,
-            told={"cut_to": told},
+            says={"cut_to": lowest},
             then=((b"old", cut_to), (b"new", 150 - cut_to)),
         )
-        for cut_to, told in ((20, 20), (120, 100))
+        for cut_to, lowest in ((20, 20), (120, 100))
     },
 }
 
@@ -508,7 +512,7 @@ def test_read_under_way_gives_one_log_and_says_how_it_ends(
     tmp_path: Path, name: str, way: str, where: str
 ) -> None:
     """Records of the log before the change, without a hole, then the named error or the
-    records behind them; a new read gives the log of now."""
+    records after them; a new read gives the present log."""
     row = ROWS[name]
     with Scene(tmp_path) as scene:
         change = row.change(scene)
@@ -527,16 +531,16 @@ def test_read_under_way_gives_one_log_and_says_how_it_ends(
             except row.error as caught:
                 error = caught
             assert (error is None) == (not row.error), len(found)
-            told = {key: getattr(error, key) for key in row.told if key != "match"}
-            assert told.items() <= row.told.items()
-            assert row.told.get("match", "") in str(error)
+            said = {key: getattr(error, key) for key in row.says if key != "match"}
+            assert said.items() <= row.says.items()
+            assert row.says.get("match", "") in str(error)
             if row.error == GONE:
                 for call in (
                     reader.read,
                     lambda: reader.fetch(0),
                     lambda: reader.get(0),
                 ):
-                    with pytest.raises(GONE, match=row.told["match"]):
+                    with pytest.raises(GONE, match=row.says["match"]):
                         call()
             if row.then:
                 now = reading.topic("orders")[0].read()
