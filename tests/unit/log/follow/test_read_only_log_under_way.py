@@ -35,7 +35,7 @@ COUNT = 1600
 Change = Generator[int, logstore.Partition, None]
 
 READS = ("read", "skip", "committed", "batches", "arrow")
-SMALL: dict[str, Any] = {"segment_bytes": 50_000}
+SMALL: dict[str, Any] = {"segment_bytes": 150_000}
 
 
 class Row(NamedTuple):
@@ -272,7 +272,7 @@ def replica(
 def rolled_and_compacted(scene: Scene, count: int) -> Change:
     """The last segment at the first look is compacted at the next, alone or together
     with the one before."""
-    append(scene.create(2, **SMALL), b"old", 100)
+    append(scene.create(2, segment_bytes=50_000), b"old", 100)
     scene.store.close()
     write_epochs(foreign(scene.path), (1, 0))
     last = logs_in(scene.partition_path)[-1]
