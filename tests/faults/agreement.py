@@ -19,7 +19,6 @@ import random
 
 from faults import damages
 from faults.damage_kinds import Damages
-from faults.memory_files import ROOT, MemoryFiles
 from faults.method import Tally
 from faults.workers import spread
 from logstore import LogStoreError
@@ -38,6 +37,7 @@ from logstore.maintenance.verify.context import StoreMetadata
 from logstore.maintenance.verify.report import VerifyReport
 from logstore.maintenance.verify.store import verify
 from logstore.store.opening import open_store
+from support.memory_files import ROOT, MemoryFiles
 
 NAME = "agreement"
 UNIT = "damaged stores"

@@ -18,12 +18,12 @@ from typing import Any
 import pyarrow as pa
 
 from faults.kafka_rules import has_torn_tail
-from faults.memory_files import ROOT, MemoryFiles
 from logstore import LogStoreError, Record
 from logstore.io.checkpoint.recovery_report import INDEX_REBUILT, RecoveryAction
 from logstore.io.layout import TOPICS
 from logstore.maintenance.verify.store import verify
 from logstore.store.opening import open_store
+from support.memory_files import ROOT, MemoryFiles
 
 __all__ = ["LOUD", "RIGHT", "SHORT", "Truth", "judge_reader", "judge_writer"]
 

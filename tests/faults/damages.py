@@ -29,7 +29,6 @@ from faults.damage_judge import (
 )
 from faults.damage_kinds import Damage, Damages
 from faults.kafka_rules import Bodies, believable
-from faults.memory_files import ROOT, MemoryFiles
 from faults.method import Tally
 from faults.workers import spread
 from logstore import StoreConfig
@@ -44,6 +43,7 @@ from logstore.io.layout import (
     TOPICS,
 )
 from logstore.store.opening import open_store
+from support.memory_files import ROOT, MemoryFiles
 from support.values import FORMATS, config_of, expected, fill
 
 NAME = "damages"

@@ -9,9 +9,8 @@ from typing import Any
 
 import logstore
 from logstore.store.opening import open_store
-from support.broker import (
-    foreign,
-)
+from support import read_ways
+from support.broker import foreign
 from support.damage import Unsynced, frames, logs_in
 from support.read_ways import SIZE
 from support.values import config_of
@@ -33,24 +32,15 @@ def fetched(
         offset = chunk.next_offset
 
 
-def in_batches(partition: logstore.Partition, **options: Any) -> Iterator[int]:
-    for batch in partition.read_batches(**options):
-        yield from (record.offset for record in batch)
-
-
-def in_arrow(partition: logstore.Partition, **options: Any) -> Iterator[int]:
-    for batch in partition.read_arrow(batch_records=7, **options):
-        yield from batch.column("offset").to_pylist()
+def _offsets(way: str, **more: Any) -> Callable[..., Iterator[int]]:
+    read = read_ways.WAYS[way]
+    return lambda p, **options: (offset for offset, _ in read(p, **options, **more))
 
 
 WAYS: dict[str, Callable[..., Iterator[int]]] = {
-    "read": lambda p, **options: (record.offset for record in p.read(**options)),
-    "batches": in_batches,
-    "arrow": in_arrow,
+    **{way: _offsets(way) for way in ("read", "batches", "arrow")},
     "fetch": fetched,
-    "follow": lambda p, **options: (
-        record.offset for record in p.follow(timeout=0, **options)
-    ),
+    "follow": _offsets("follow", timeout=0),
 }
 
 

@@ -6,7 +6,6 @@ import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -46,7 +45,3 @@ def stage(store: Store, partition: Partition, *values: bytes) -> Staged:
 def staged_files(store: Store) -> list[str]:
     names = os.listdir(store.path)
     return [name for name in names if name.startswith(layout.STAGED_PREFIX)]
-
-
-def values(partition: Partition) -> list[Any]:
-    return [record.value for record in partition.read()]

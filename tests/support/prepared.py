@@ -12,6 +12,7 @@ import logstore
 from logstore import _native as native
 from logstore.io.files import Files, replaced_calls
 from logstore.log.write.log_bounds import LogBounds
+from support.values import values
 
 __all__ = [
     "NEVER",
@@ -113,10 +114,6 @@ def partition_of(path: Path, magic: int = 1, **settings: Any) -> logstore.Partit
 
 def close(partition: logstore.Partition) -> None:
     partition._writer.context.services.store.close()  # type: ignore
-
-
-def values(partition: logstore.Partition) -> list[bytes | None]:
-    return [record.value for record in partition.read()]
 
 
 def files_of(path: Path) -> dict[str, bytes]:

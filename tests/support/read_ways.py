@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,42 +15,34 @@ COUNT = 2000
 SIZE = 1500
 
 Pair = tuple[int, bytes]
-Reading = Callable[[logstore.Partition], Iterator[Pair]]
+# With the options of the call.
+Reading = Callable[..., Iterator[Pair]]
+
+
+def pairs_of(records: Iterable[logstore.Record]) -> Iterator[Pair]:
+    return ((record.offset, record.value or b"") for record in records)
 
 
 def batches_of(partition: logstore.Partition, **options: Any) -> Iterator[Pair]:
     for batch in partition.read_batches(**options):
-        for record in batch:
-            yield record.offset, record.value or b""
+        yield from pairs_of(batch)
 
 
-def pairs_of(records: Iterator[logstore.Record]) -> Iterator[Pair]:
-    return ((record.offset, record.value or b"") for record in records)
-
-
-def arrow_of(partition: logstore.Partition) -> Iterator[Pair]:
-    for batch in partition.read_arrow(batch_records=10):
+def arrow_of(partition: logstore.Partition, **options: Any) -> Iterator[Pair]:
+    for batch in partition.read_arrow(batch_records=10, **options):
         offsets, values = batch.column("offset"), batch.column("value")
         yield from zip(offsets.to_pylist(), values.to_pylist(), strict=True)
 
 
-def fetched(partition: logstore.Partition, **options: Any) -> Iterator[Pair]:
-    """Records of one `fetch`: in a loop, a caller would not notice a truncation."""
-    for record in partition.fetch(0, 1 << 24, **options):
-        yield record.offset, record.value or b""
-
-
 WAYS: dict[str, Reading] = {
-    "read": lambda p: ((r.offset, r.value or b"") for r in p.read()),
-    "skip": lambda p: (
-        (r.offset, r.value or b"") for r in p.read(on_corruption="skip")
-    ),
-    "committed": lambda p: (
-        (r.offset, r.value or b"") for r in p.read(1, isolation="read_committed")
+    "read": lambda p, **options: pairs_of(p.read(**options)),
+    "skip": lambda p, **options: pairs_of(p.read(on_corruption="skip", **options)),
+    "committed": lambda p, **options: pairs_of(
+        p.read(1, isolation="read_committed", **options)
     ),
     "batches": batches_of,
     "arrow": arrow_of,
-    "follow": lambda p: ((r.offset, r.value or b"") for r in p.follow(timeout=0.05)),
+    "follow": lambda p, **options: pairs_of(p.follow(**{"timeout": 0.05, **options})),
 }
 
 

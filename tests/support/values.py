@@ -178,6 +178,11 @@ def write_store(
     return path / "orders-0"
 
 
+def values(partition: Any) -> list[Any]:
+    """The values of all records."""
+    return [record.value for record in partition.read()]
+
+
 def read_all(path: Path, **options: Any) -> list[Record]:
     """The records of orders-0 as another reader of the store gets them."""
     with logstore.open(path, read_only=True) as store:

@@ -24,6 +24,7 @@ from logstore._native.decoding import connect_core
 from logstore.io.layout import LOCK
 from logstore.log.write.durable_point import DurablePointWriter
 from logstore.log.write.syncs import Syncs
+from support.values import values
 
 NEVER = 1 << 60
 
@@ -68,10 +69,6 @@ def partition(tmp_path: Path, calls: Calls) -> Iterator[logstore.Partition]:
             partition.append(b"x", durable=True)
         calls.names.clear()
         yield partition
-
-
-def values(partition: logstore.Partition) -> list[bytes | None]:
-    return [record.value for record in partition.read()]
 
 
 def writer_of(partition: logstore.Partition) -> Any:

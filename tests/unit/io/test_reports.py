@@ -29,7 +29,7 @@ from logstore.io.files import Files, Report
 from logstore.io.reports import Inbox, Reports
 from logstore.io.wakeups import Wakeups, Watch
 from support.handing_in import Later
-from support.watched import instances, watches
+from support.notifications import instances, watches
 
 LONG_S = 10.0
 

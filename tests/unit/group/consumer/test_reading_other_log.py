@@ -357,8 +357,8 @@ def test_task_goes_on_where_the_log_was_cut(path: Path) -> None:
 def test_transactions_over_a_topic_made_again_publish_each_output_once(
     path: Path, opened: Callable[..., Any], kind: Callable[..., Any]
 ) -> None:
-    """The consumer continues at the start of the new topic, or gets an error and commits
-    nothing for it; so does the next one."""
+    """The consumer continues at the start of the new topic, or gets an error and
+    commits nothing for it; so does the next one."""
     with logstore.open(path) as store:
         store.create_topic("out")
     one = kind(opened)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,13 +16,6 @@ from logstore.io.files import Files, ProcessId
 
 NAME = ".logstore-group-g"
 FILE = FileId(5, b"a" * 12)
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Iterator[Directory]:
-    directory = Directory.open_root(Files(), str(tmp_path))
-    yield directory
-    directory.close()
 
 
 def opened(root: Directory) -> SharedPoint:

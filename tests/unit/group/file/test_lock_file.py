@@ -6,8 +6,6 @@ import errno
 import os
 import signal
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -18,13 +16,6 @@ from logstore.io.directory import Directory
 from logstore.io.files import Files
 
 NAME = ".logstore-group-g"
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Iterator[Directory]:
-    directory = Directory.open_root(Files(), str(tmp_path))
-    yield directory
-    directory.close()
 
 
 def opened(root: Directory) -> Slots:

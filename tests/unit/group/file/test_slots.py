@@ -7,8 +7,6 @@ import os
 import signal
 import struct
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,13 +25,6 @@ from logstore.io.directory import Directory
 from logstore.io.files import Files, ProcessId
 
 NAME = ".logstore-group-g"
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Iterator[Directory]:
-    directory = Directory.open_root(Files(), str(tmp_path))
-    yield directory
-    directory.close()
 
 
 def opened(root: Directory) -> Slots:

@@ -16,13 +16,6 @@ NAME = ".logstore-group-g"
 DATA = batch(0, [(b"k", b"v")], -1, control=False, sequence=-1)
 
 
-@pytest.fixture
-def disk() -> MemoryDisk:
-    found = MemoryDisk()
-    found.make_root("/store")
-    return found
-
-
 def opened(disk: MemoryDisk) -> tuple[SyncedFile, Slots]:
     """The file as a member has it open; the first one creates it."""
     root = Directory.open_root(disk, "/store")

@@ -19,13 +19,6 @@ A, B, C = (TopicPartition("orders", number) for number in range(3))
 
 
 @pytest.fixture
-def disk() -> MemoryDisk:
-    disk = MemoryDisk()
-    disk.make_root("/store")
-    return disk
-
-
-@pytest.fixture
 def checkpoint(disk: MemoryDisk) -> Iterator[CleanerCheckpoint]:
     """The checkpoint has offset 10 for partition 0, and 20 for 1."""
     root = Directory.open_root(disk, "/store")

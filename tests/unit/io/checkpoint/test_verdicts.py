@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +19,10 @@ from logstore.io.checkpoint.verdicts import (
     write_verdicts,
 )
 from logstore.io.directory import Directory
-from logstore.io.files import Files
 
 ROW = Verdict("corrupt", "", 10, 60, 20, "0" * 16, 16, 80, 17, "checksum", "1.0", 1)
 CLOSED = ClosedEnd("epoch", 10, 80)
 ACTIVE = {"base_offset": 10, "size": 80}
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Iterator[Directory]:
-    found = Directory.open_root(Files(), str(tmp_path))
-    yield found
-    found.close()
 
 
 def test_verdicts_are_read_as_they_were_written(directory: Directory) -> None:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from logstore.index import TxnEntry, format_txn_index
 from logstore.io.directory import Directory
-from logstore.io.files import Files
 from logstore.io.layout import INDEX, LOG, TIME_INDEX, TXN_INDEX, segment_file
 from logstore.log.compact.output import Output
 from support.transactions import batch
@@ -19,13 +15,6 @@ BATCHES = [
     batch(base, [(b"k", b"v" * 100)] * 2, -1, control=False, timestamp_ms=1000 + base)
     for base in (10, 12, 14)
 ]
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Iterator[Directory]:
-    found = Directory.open_root(Files(), str(tmp_path))
-    yield found
-    found.close()
 
 
 def path_of(path: Path, suffix: str) -> Path:

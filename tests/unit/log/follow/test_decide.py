@@ -407,9 +407,9 @@ ROWS = {
         (10, 20),
         "other-bytes",
     ),
-    "broker-with-another-epoch": Row(
+    "broker-with-other-epochs": Row(
         LED,
-        {"epochs": (*EPOCHS, (1, 22)), "files": sealed(*GROWN)},
+        {"epochs": (*EPOCHS, (1, 22), (2, 24)), "files": sealed(*GROWN)},
         22,
         (20,),
         "epochs",

@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 
 import logstore
+from logstore import OffsetOutOfRangeError, TopicNotFoundError
 from logstore.store.opening import open_store
 from support.damage import (
     CoarseTimes,
     FaultyFiles,
+    Unsynced,
     append_garbage,
     crash,
     cut,
@@ -25,11 +27,12 @@ from support.damage import (
     stop_syncs,
 )
 from support.levels import stride
+from support.read_ways import beside
 from support.values import (
     append_one,
     append_records,
+    config_of,
     every_format,
-    every_magic,
     expected,
     fill,
     new_partition,
@@ -73,73 +76,6 @@ def test_reader_sees_rolls_however_coarse_modification_times_are(
         assert list(reader.read()) == expected(1, 0, 40)
 
 
-@every_magic
-def test_reader_sees_truncation_and_what_is_written_then(
-    tmp_path: Path, magic: int
-) -> None:
-    """A tail that was cut and has grown again is not mixed with the old one."""
-    with logstore.open(tmp_path) as store:
-        partition = new_partition(store, magic, segment_bytes=2000)
-        fill(partition, 30)
-        reader = follower(tmp_path)
-        assert reader.end_offset == 30
-        partition.truncate_to(15)
-        fill(partition, 60, seed=1)
-        want = expected(magic, 0, 15) + expected(magic, 15, 75, seed=1)
-        assert list(partition.read()) == want
-        assert reader.end_offset == 75
-        assert list(reader.read()) == want
-
-
-def test_reader_past_a_truncated_end_gets_offset_out_of_range(tmp_path: Path) -> None:
-    """A consumer whose position is gone gets an error, and no other records."""
-    with logstore.open(tmp_path) as store:
-        partition = new_partition(store)
-        fill(partition, 30)
-        here, there = partition.follow(25, timeout=0), follower(tmp_path)
-        away = there.follow(25, timeout=0)
-        assert next(here).offset == next(away).offset == 25
-        partition.truncate_to(10)
-        for records in (here, away):
-            with pytest.raises(logstore.OffsetOutOfRangeError):
-                list(records)
-        with pytest.raises(logstore.OffsetOutOfRangeError):
-            there.read(11)
-
-
-def test_reader_sees_deletion(tmp_path: Path) -> None:
-    """Deleted segments and a start offset that moves are seen; a read below the start
-    raises an error that contains the start."""
-    with logstore.open(tmp_path) as store:
-        partition = new_partition(store, segment_bytes=300, file_delete_delay_ms=0)
-        fill(partition, 60)
-        reader = follower(tmp_path)
-        assert reader.start_offset == 0
-        for start in (7, 31, 32, 60):
-            partition.delete_before(start)
-            assert reader.start_offset == start
-            assert list(reader.read()) == expected(1, start, 60)
-            with pytest.raises(logstore.OffsetOutOfRangeError) as caught:
-                reader.read(start - 1)
-            assert caught.value.start == start
-        fill(partition, 5)
-        assert list(reader.read()) == expected(1, 60, 65)
-
-
-def test_read_of_another_process_survives_deletion_within_the_delay(
-    tmp_path: Path,
-) -> None:
-    """A reader that knows files can read them while they wait for their deletion."""
-    with logstore.open(tmp_path) as store:
-        partition = new_partition(store, segment_bytes=300)
-        fill(partition, 60)
-        records = follower(tmp_path).read()
-        first = next(records)
-        partition.delete_before(55)
-        assert list(tmp_path.glob("orders-0/*.deleted"))
-        assert [first, *records] == expected(1, 0, 60)
-
-
 @every_format
 def test_half_a_batch_at_the_tail_is_not_there_yet(
     tmp_path: Path, magic: int, codec: str
@@ -181,43 +117,6 @@ def test_file_that_shrinks_under_a_reader_is_an_error_not_a_crash(
             found.append(record)
     assert found == expected(1, 0, len(found))
     assert caught.value.offset == len(found)
-
-
-@pytest.mark.parametrize("records", [1, 6000], ids=["one", "many"])
-def test_what_a_failed_append_took_back_misleads_no_reader(
-    tmp_path: Path, records: int
-) -> None:
-    """A reader looks while part of it, or all, is in the file; then it is removed, and
-    other records follow, of other sizes."""
-    files = FaultyFiles()
-    with open_store(tmp_path, _files=files) as store:
-        partition = new_partition(store)
-        fill(partition, 10)
-        partition.flush()
-        reader = follower(tmp_path)
-        assert reader.end_offset == 10
-        seen = []
-
-        def look(method: str, name: str) -> None:
-            # Readers may have seen these bytes, so they are synced before the cut is
-            # recorded.
-            begins = "sync" if records == 1 else "truncate"
-            if method == begins and name.endswith(".log") and not seen:
-                seen.append(reader.end_offset)
-
-        files.before = look
-        nth = 1 if records == 1 else 2
-        files.fail("write", errno.EIO, name=".log", nth=nth, times=1, done=True)
-        with pytest.raises(logstore.StorageError):
-            partition.append_many([b"x" * 90] * records)
-        # Of many the first is written last: readers could see none of them.
-        assert seen[0] == (11 if records == 1 else 10)
-        assert partition.end_offset == 10
-        for count in (20_000, 1):
-            fill(partition, count, call=5000)
-            assert reader.end_offset == partition.end_offset
-        assert list(reader.read()) == expected(1, 0, 20_011)
-    assert read_all(tmp_path) == expected(1, 0, 20_011)
 
 
 # Calls with more than one write: several runs in a segment, several segments.
@@ -400,24 +299,6 @@ def test_follow_of_a_closed_store_raises_store_closed(tmp_path: Path) -> None:
     assert len(failed) == 1
 
 
-@pytest.mark.parametrize("other_process", [False, True])
-def test_follow_whose_place_was_deleted_raises_offset_out_of_range(
-    tmp_path: Path, other_process: bool
-) -> None:
-    """A follower that was too slow gets an error with the start of the log."""
-    with logstore.open(tmp_path) as store:
-        partition = new_partition(store, segment_bytes=300)
-        fill(partition, 20)
-        records = (follower(tmp_path) if other_process else partition).follow()
-        for _ in range(20):
-            next(records)
-        fill(partition, 40)
-        partition.delete_before(50)
-        with pytest.raises(logstore.OffsetOutOfRangeError) as caught:
-            next(records)
-        assert (caught.value.requested, caught.value.start) == (20, 50)
-
-
 def test_follow_durable_only_stops_at_the_durable_offset(tmp_path: Path) -> None:
     """Records that a power cut may remove are delivered when they are durable."""
     with logstore.open(tmp_path) as store:
@@ -440,3 +321,120 @@ def test_follow_of_compacted_gap_moves_on(tmp_path: Path) -> None:
             assert next(records).offset == end - 1
         partition.truncate_to(3)
         assert partition.end_offset == 3
+
+
+def test_changes_within_one_tick_of_the_clock_are_seen(tmp_path: Path) -> None:
+    """Deletions and topics change while the time of a directory stands still."""
+    for turn in range(20):
+        path = tmp_path / str(turn)
+        with open_store(path, _files=Unsynced()) as store:
+            partition = store.create_topic("orders", config=config_of(1))[0]
+            fill(partition, 30)
+            partition.roll()
+            reading = open_store(path, read_only=True, _files=CoarseTimes(10_000_000))
+            with reading:
+                reader = reading.topic("orders")[0]
+                assert reader.end_offset == 30
+                partition.delete_before(30)
+                assert reading.topics() == ["orders"]
+                store.create_topic("others")
+                assert reader.start_offset == 30
+                assert reading.topics() == ["orders", "others"]
+
+
+CALLS: dict[str, Callable[[logstore.Partition], object]] = {
+    "read": lambda p: p.read(),
+    "follow": lambda p: p.follow(),
+    "fetch": lambda p: p.fetch(0),
+    "read_batches": lambda p: p.read_batches(),
+    "read_arrow": lambda p: p.read_arrow(),
+    "offset_for_time": lambda p: p.offset_for_time(0),
+    "last_stable_offset": lambda p: p.last_stable_offset(),
+    "start_offset": lambda p: p.start_offset,
+    "end_offset": lambda p: p.end_offset,
+    "durable_offset": lambda p: p.durable_offset,
+    "segments": lambda p: p.segments,
+    "mark": lambda p: p.mark(),
+    "unchanged_below": lambda p: p.unchanged_below(logstore.types.LogMark("", 0)),
+    "flush": lambda p: p.flush(),
+    "retention": lambda p: p.apply_retention(dry_run=True),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_new_call_on_a_deleted_topic_is_a_named_error(
+    tmp_path: Path, call: str
+) -> None:
+    with open_store(tmp_path, _files=Unsynced()) as store:
+        p = store.create_topic("orders")[0]
+        p.append(b"x")
+        store.delete_topic("orders")
+        with pytest.raises(TopicNotFoundError):
+            CALLS[call](p)
+
+
+def test_follower_that_waits_is_told_of_a_deletion_at_once(tmp_path: Path) -> None:
+    with open_store(tmp_path, _files=Unsynced()) as store:
+        p = store.create_topic("orders")[0]
+        p.append(b"x")
+        told: list[object] = []
+
+        def follow() -> None:
+            try:
+                list(p.follow(timeout=30))
+            except logstore.LogStoreError as error:
+                told.append(type(error))
+
+        thread = threading.Thread(target=follow)
+        thread.start()
+        time.sleep(0.1)
+        store.delete_topic("orders")
+        thread.join(10)
+        assert told == [TopicNotFoundError]
+
+
+@pytest.mark.parametrize("where", ["own", "other"])
+def test_follower_of_what_is_durable_sleeps_until_it_is(
+    tmp_path: Path, where: str
+) -> None:
+    """It uses no processor time while the only new records are not durable."""
+    with open_store(tmp_path, _files=Unsynced()) as store:
+        p = new_partition(store)
+        p.append(b"durable", durable=True)
+        p.append(b"not yet")
+        with beside(store, tmp_path, where) as reading:
+            reader = reading.topic("orders")[0]
+            follower = reader.follow(1, timeout=1, durable_only=True)
+            begin = time.thread_time()
+            assert list(follower) == []
+            assert time.thread_time() - begin < 0.5
+
+
+def test_follower_of_what_is_durable_gets_it_when_it_is(tmp_path: Path) -> None:
+    with open_store(tmp_path, _files=Unsynced()) as store:
+        p = new_partition(store)
+        p.append(b"x")
+        follower = p.follow(p.end_offset, timeout=20, durable_only=True)
+        p.append(b"y")
+        timer = threading.Timer(0.2, p.flush)
+        timer.start()
+        assert next(follower).value == b"y"
+        timer.join()
+
+
+def test_offset_that_is_not_durable_yet_is_one_of_the_log(tmp_path: Path) -> None:
+    """A read there gives no error and no record so far."""
+    with open_store(tmp_path, _files=Unsynced()) as store:
+        p = new_partition(store)
+        p.append(b"x", durable=True)
+        p.append_many([b"y"] * 3)
+        for offset in range(1, 5):
+            assert list(p.read(offset, durable_only=True)) == []
+            assert list(p.read_batches(offset, durable_only=True)) == []
+            assert list(p.follow(offset, timeout=0, durable_only=True)) == []
+            assert p.fetch(offset, durable_only=True).next_offset == offset
+            table = p.read_arrow(offset, durable_only=True).read_all()
+            assert table.num_rows == 0
+        for call in (p.read, p.read_batches, p.fetch, p.follow, p.read_arrow):
+            with pytest.raises(OffsetOutOfRangeError):
+                call(5, durable_only=True)

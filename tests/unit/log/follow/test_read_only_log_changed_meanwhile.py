@@ -3,17 +3,22 @@ gets an answer, or an error of logstore."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import functools
 import itertools
 import os
 import shutil
 import struct
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 import logstore
+from logstore import OffsetOutOfRangeError
+from logstore.errors import PartitionNotFoundError
 from logstore.io.checkpoint import entries
 from logstore.io.checkpoint.checkpoints import CLEAN_SHUTDOWN_TEXT
 from logstore.io.files import Files
@@ -29,8 +34,11 @@ from logstore.log.follow.followed import FollowedLog
 from logstore.log.follow.loading import Loader
 from logstore.store.opening import open_store
 from support.broker import foreign
+from support.changing_logs import Scene, put_back
 from support.damage import FaultyFiles, FixedClock, Unsynced, frames, logs_in, overwrite
-from support.values import fill, new_partition
+from support.levels import Steps, stride
+from support.read_ways import COUNT, SIZE, WAYS, Pair, append, pairs_of
+from support.values import config_of, fill, new_partition
 
 EPOCHS = "leader-epoch-checkpoint"
 STARTS = LOG_START_CHECKPOINT
@@ -226,37 +234,6 @@ def test_deletion_in_the_tick_of_a_look_that_lasts_longer_is_seen_by_the_next(
         assert partition.start_offset > 0
 
 
-def test_byte_ranges_of_a_log_that_is_deleted_meanwhile_are_none(
-    tmp_path: Path,
-) -> None:
-    """The deletion comes before each system call of the plan."""
-    for at in itertools.count(1):
-        with open_store(tmp_path, _files=Unsynced()) as store:
-            fill(new_partition(store, 2), 20)
-        files = FaultyFiles()
-        with open_store(tmp_path, read_only=True, _files=files) as reading:
-            beside = reading.topic("orders")[0]
-            assert beside.end_offset == 20
-            deleted: list[int] = []
-
-            def delete() -> None:
-                shutil.rmtree(tmp_path / "orders-0")
-                deleted.append(at)  # noqa: B023
-
-            files.at_call(at, delete)
-            try:
-                found = beside.byte_ranges(0, 10)
-                assert not deleted or found is None or found.files
-            except logstore.errors.PartitionNotFoundError:
-                assert deleted
-            files.before = None
-        if not deleted:
-            break
-        with open_store(tmp_path, _files=Unsynced()) as store:
-            store.delete_topic("orders")
-    assert at > 10
-
-
 def broker_log(path: Path, count: int) -> tuple[Path, bytes]:
     """The directory of a broker's log, and the bytes of its one segment."""
     with open_store(path, _files=Unsynced()) as store:
@@ -270,3 +247,161 @@ def frames_at(log: Path, data: bytes) -> list[int]:
     copy = log.with_name("copy")
     copy.write_bytes(data)
     return [frame.pos for frame in frames(copy)]
+
+
+@pytest.mark.parametrize("way", ["read", "skip", "batches", "arrow", "fetch"])
+@pytest.mark.parametrize("magic", [1, 2])
+def test_read_right_behind_the_cut_of_a_failed_append_speaks_of_no_damage(
+    tmp_path: Path, magic: int, way: str
+) -> None:
+    """The read comes before each call of the writer from the cut on."""
+    steps = Steps()
+    for nth in steps:
+        with Scene(tmp_path / str(nth)) as scene:
+            steps.total = _read_behind_a_cut(scene, magic, way, nth)
+    assert steps.total >= 2
+
+
+def _read_behind_a_cut(scene: Scene, magic: int, way: str, nth: int) -> int:
+    """Read right before the n-th call from the cut on; return the number of calls."""
+    files = FaultyFiles()
+    p = scene.create(magic, files)
+    for _ in range(COUNT // 100):
+        p.append_many([b"x" * SIZE] * 100)
+    with scene.reading() as reading:
+        reader = reading.topic("orders")[0]
+        records: Iterator[Pair] = iter(())
+        left, end = -1, 0
+
+        def look(method: str, name: str) -> None:
+            nonlocal left, end, records
+            if left < 0 and method == "truncate" and name.endswith(".log"):
+                end, left = reader.end_offset, nth
+                records = iter(()) if way == "fetch" else WAYS[way](reader)
+            left -= left > 0
+            if left == 0 and end:
+                want, end = list(range(end)), 0
+                with contextlib.suppress(OffsetOutOfRangeError):
+                    if way == "fetch":
+                        got = [record.offset for record in reader.fetch(COUNT, 1 << 24)]
+                        assert got in ([], want[COUNT:])
+                    else:
+                        assert [offset for offset, _ in records] == want
+
+        files.forget()
+        files.before = look
+        files.fail("write", errno.EIO, name=".log", times=1, done=True)
+        with pytest.raises(logstore.StorageError):
+            p.append_many([b"z" * 500] * 700)
+        files.before = None
+        methods = [call[0] for call in files.calls]
+        assert list(reader.read(COUNT - 1)) == list(p.read(COUNT - 1))
+        return len(methods) - methods.index("truncate")
+
+
+def test_cut_that_a_backup_undoes_within_a_look_gives_no_mixture(
+    tmp_path: Path,
+) -> None:
+    """The log is cut and grows to its former size; a reader has read that, and before
+    it looks again the known log is restored. The change in between does not count."""
+    old = [b"old"] * 15
+    logs = [old, [*old[:5], *[b"mid"] * 10], [*old, *[b"new"] * 12]]
+    for at in itertools.count(1, stride(4)):
+        with Scene(tmp_path / f"{at}") as scene:
+            scene.saved(15)
+            scene.store.close()
+            files, calls = FaultyFiles(), itertools.count(1)
+            steps = ["state", "cut", "restore"]
+
+            def step(
+                method: str,
+                name: str,
+                scene: Scene = scene,
+                steps: list[str] = steps,
+                calls: Iterator[int] = calls,
+            ) -> None:
+                if steps[0] == "state":
+                    if (method, name) == ("read", ".logstore-state"):
+                        del steps[0]
+                elif steps[0] == "cut":
+                    # After the state, which has no cut.
+                    p = scene.open_partition()
+                    p.truncate_to(5)
+                    append(p, b"mid", 10)
+                    del steps[0]
+                elif next(calls) == at:  # noqa: B023
+                    scene.store.close()
+                    put_back(scene.backup, scene.path, "restored")
+                    append(scene.open_partition(), b"new", 12)
+
+            with scene.reading(_files=files) as reading:
+                p = reading.topic("orders")[0]
+                assert len(list(p.read())) == 15
+                found = list[Pair]()
+                # So that the state is read again.
+                (scene.partition_path / "other").touch()
+                files.before = step
+                with contextlib.suppress(OffsetOutOfRangeError, PartitionNotFoundError):
+                    for pair in pairs_of(p.follow(timeout=0)):
+                        found.append(pair)
+                files.before = None
+                assert steps == ["restore"]
+                values = [value[:3] for _, value in found]
+                assert [offset for offset, _ in found] == list(range(len(found)))
+                assert any(values == log[: len(values)] for log in logs)
+                if next(calls) <= at:
+                    break  # no such call was left
+                assert [(r.value or b"")[:3] for r in p.read()] == logs[-1]
+    assert at > 10
+
+
+def _delete(store: logstore.Store) -> None:
+    store.delete_topic("orders")
+
+
+def _grow(store: logstore.Store) -> None:
+    store.topic("orders").add_partitions(1)
+
+
+def _create(store: logstore.Store) -> None:
+    store.create_topic("others", partitions=2)
+
+
+@pytest.mark.parametrize("opens", [True, False], ids=["opens", "follows"])
+@pytest.mark.parametrize("change", [_delete, _grow, _create])
+def test_topics_that_come_and_go_beside_a_reader_are_there_or_not(
+    tmp_path: Path, change: Callable[[logstore.Store], None], opens: bool
+) -> None:
+    """None of their partitions is ever taken for lost, whenever it looks."""
+    steps = Steps()
+    for nth in steps:
+        files, path = FaultyFiles(), tmp_path / str(nth)
+        with open_store(path, _files=Unsynced()) as store:
+            config = config_of(1, file_delete_delay_ms=0)
+            store.create_topic("orders", partitions=2, config=config)[0].append(b"x")
+
+            do = functools.partial(change, store)
+            with contextlib.ExitStack() as stack:
+                if opens:
+                    files.at_call(nth, do)
+                reading = stack.enter_context(
+                    open_store(path, read_only=True, _files=files)
+                )
+                if not opens:
+                    assert reading.topics() == ["orders"]
+                    store.create_topic("between")
+                    files.forget()
+                    files.at_call(nth, do)
+                for topic in reading.topics():
+                    with contextlib.suppress(
+                        logstore.TopicNotFoundError, PartitionNotFoundError
+                    ):
+                        for partition in reading.topic(topic).partitions:
+                            assert len(list(partition.read())) <= 1
+                steps.total = len(files.calls)
+                files.before = None
+                assert reading.topics() == store.topics()
+                for topic in store.topics():
+                    assert len(reading.topic(topic)) == len(store.topic(topic))
+                assert not reading.recovery_report
+    assert steps.total >= 8

@@ -14,11 +14,8 @@ import pytest
 
 from logstore import CorruptRecordError
 from logstore.store.opening import open_store
-from support.broker import (
-    foreign,
-    with_epoch,
-)
-from support.broker_logs import TICK_S, WAYS, fetched, in_batches, small_log, two_logs
+from support.broker import foreign, with_epoch
+from support.broker_logs import TICK_S, WAYS, fetched, small_log, two_logs
 from support.damage import FaultyFiles, Unsynced, flip_bit, frames, logs_in
 from support.values import config_of, fill
 
@@ -182,7 +179,7 @@ def test_first_segment_that_is_lost_under_a_reader_is_no_deletion(
         reading._context.descriptors._evict(0)
         under_way = reader.read()
         logs_in(tmp_path / "orders-0")[0].unlink()
-        for records in (under_way, reader.read(), in_batches(reader)):
+        for records in (under_way, reader.read(), WAYS["batches"](reader)):
             with pytest.raises(CorruptRecordError, match="is gone"):
                 list(records)
         assert reader.start_offset == 0
@@ -257,3 +254,70 @@ def test_reads_go_on_when_a_lost_segment_is_put_back(
         assert found == list(range(60))
         assert [record.offset for record in others] == list(range(55, 60))
         assert len(list(other.read())) == 60
+
+
+def test_batch_that_is_whole_by_now_is_no_damage(tmp_path: Path) -> None:
+    """The log grows between the look at its size and its first read. It has no recovery
+    point: so an intact batch at its end, or after that, would show damage."""
+    log, old, _, _ = two_logs(tmp_path, 40, 20)
+    cut = frames(log)[30].pos + 20
+    log.write_bytes(old[:cut])
+    time.sleep(TICK_S)
+    files = FaultyFiles()
+
+    def grow(method: str, name: str) -> None:
+        if method == "read" and name == log.name and log.stat().st_size == cut:
+            log.write_bytes(old)
+
+    with open_store(tmp_path / "one", read_only=True, _files=files) as reading:
+        files.before = grow
+        reader = reading.topic("orders")[0]
+        assert log.read_bytes() == old
+        files.before = None
+        time.sleep(TICK_S)
+        assert list(WAYS["read"](reader)) == list(range(reader.end_offset))
+        assert reader._log.loaded.damage is None
+
+
+def test_damage_is_found_while_the_log_grows_behind_it(tmp_path: Path) -> None:
+    """Each read checks it: a second load finds it again, and that is enough."""
+    log, data, _, _ = two_logs(tmp_path, 40, 20)
+    batches = frames(log)
+    damaged = bytearray(data)
+    damaged[batches[30].pos + 70] ^= 1
+    log.write_bytes(damaged[: batches[35].pos])
+    time.sleep(TICK_S)
+    files, sizes = FaultyFiles(), iter(range(batches[35].pos, len(data), 10))
+
+    def grow(method: str, name: str) -> None:
+        if method == "read" and name == log.name:
+            log.write_bytes(damaged[: next(sizes, len(data))])
+
+    with open_store(tmp_path / "one", read_only=True, _files=files) as reading:
+        files.before = grow
+        reader = reading.topic("orders")[0]
+        files.before = None
+        assert files.count("list", "orders-0") <= 2 * 2
+        with pytest.raises(CorruptRecordError) as caught:
+            list(reader.read())
+        assert caught.value.position == batches[30].pos
+
+
+@pytest.mark.parametrize("read_only", [True, False], ids=["other", "same"])
+def test_skipping_read_that_has_begun_goes_on_in_deleted_segments(
+    tmp_path: Path, read_only: bool
+) -> None:
+    with open_store(tmp_path, _files=Unsynced()) as store:
+        config = config_of(1, segment_bytes=700, index_interval_bytes=100)
+        partition = store.create_topic("orders", config=config)[0]
+        fill(partition, 60)
+        log = logs_in(tmp_path / "orders-0")[1]
+        bad = frames(log)[2]
+        flip_bit(log, (bad.pos + bad.size - 1) * 8)
+        with open_store(tmp_path, read_only=True) as reading:
+            reader = reading.topic("orders")[0] if read_only else partition
+            records = reader.read(on_corruption="skip")
+            found = [next(records).offset]
+            partition.delete_before(50)
+            found += [record.offset for record in records]
+            assert found == [o for o in range(60) if o != bad.offset]

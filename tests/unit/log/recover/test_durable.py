@@ -12,13 +12,6 @@ DATA = bytes(range(256)) * 1000  # more bytes than one comparison takes
 
 
 @pytest.fixture
-def disk() -> MemoryDisk:
-    disk = MemoryDisk()
-    disk.make_root("/store")
-    return disk
-
-
-@pytest.fixture
 def directory(disk: MemoryDisk) -> Directory:
     """A directory with the file `log`."""
     directory = Directory.open_root(disk, "/store")

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from faults.memory_files import ROOT, MemoryFiles
 from logstore.errors import CorruptCheckpointError, CorruptRecordError, UnsupportedError
 from logstore.index import STALE_DIGEST
 from logstore.io.checkpoint import checkpoints
@@ -72,6 +71,7 @@ from logstore.log.recover.make_plan import make_plan
 from logstore.log.recover.plan import CASES, TAKES_NO_APPENDS, Plan
 from logstore.maintenance.verify.store import verify
 from logstore.store.opening import open_store
+from support.memory_files import ROOT, MemoryFiles
 from support.values import fill, new_partition
 
 DESIGN = Path(__file__).parents[4] / "docs" / "design.md"

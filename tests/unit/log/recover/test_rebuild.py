@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from logstore.index import TXN_ENTRY_BYTES, TxnEntry, format_txn_index
 from logstore.io.directory import Directory
-from logstore.io.files import Files
 from logstore.io.layout import SNAPSHOT, TXN_INDEX, segment_file
 from logstore.log.recover.rebuild import (
     cut_transactions,
@@ -19,13 +15,6 @@ from logstore.log.recover.rebuild import (
 
 ENTRIES = [TxnEntry(0, 7, 5 * n, 5 * n + 4, 5 * n) for n in range(3)]
 NAME = segment_file(0, TXN_INDEX)
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Iterator[Directory]:
-    found = Directory.open_root(Files(), str(tmp_path))
-    yield found
-    found.close()
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from faults import agreement, damages
-from faults.memory_files import ROOT, MemoryFiles
 from logstore import TopicConfig
 from logstore.io.checkpoint.ownership import Ownership
 from logstore.io.directory import Directory
@@ -21,6 +20,7 @@ from logstore.log.recover import RecoveryContext
 from logstore.log.recover.make_plan import make_plan
 from logstore.log.recover.survey import Survey, survey
 from support.levels import IS_ALL
+from support.memory_files import ROOT, MemoryFiles
 
 KEY = ("orders", 0)
 

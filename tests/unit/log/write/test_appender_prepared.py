@@ -26,11 +26,16 @@ from logstore.errors import (
 )
 from logstore.store.opening import open_store
 from support.damage import FaultyFiles
-from support.prepared import Prepared, parts_of_no_log, unprepared
+from support.prepared import (
+    Prepared,
+    T,
+    close,
+    partition_of,
+    parts_of_no_log,
+    unprepared,
+    values,
+)
 from support.values import every_magic, new_partition
-
-T = 1_700_000_000_000
-NEVER = 1 << 60
 
 
 class Counted:
@@ -56,23 +61,13 @@ class Counted:
         return self.taken > before
 
 
-def partition_of(path: Path, magic: int = 1, **settings: Any) -> logstore.Partition:
-    defaults = {"flush_messages": NEVER, "flush_ms": NEVER}
-    config = logstore.TopicConfig(message_format=magic, **(defaults | settings))
-    return logstore.open(path).create_topic("orders", partitions=1, config=config)[0]
-
-
 @pytest.fixture
 def partition(tmp_path: Path) -> Iterator[logstore.Partition]:
     partition = partition_of(tmp_path / "data")
     partition.append(b"first")
     yield partition
     with contextlib.suppress(StoreClosedError):
-        _close(partition)
-
-
-def values(partition: logstore.Partition) -> list[bytes | None]:
-    return [record.value for record in partition.read()]
+        close(partition)
 
 
 def files_of(path: Path) -> dict[str, bytes]:
@@ -129,7 +124,7 @@ def test_prepared_appends_write_the_same_bytes_as_the_usual_way(
         records = list(partition.read())
         assert [r.offset for r in records] == list(range(700))
         found.append((records, path))
-        _close(partition)
+        close(partition)
     left = found[0]
     for right in found[1:]:
         if append_time:  # the clock is read in all ways, but not as often
@@ -141,10 +136,6 @@ def test_prepared_appends_write_the_same_bytes_as_the_usual_way(
         assert logstore.verify(path, deep=True).ok
         with logstore.open(path) as store:
             assert len(list(store.topic("orders")[0].read())) == 700
-
-
-def _close(partition: logstore.Partition) -> None:
-    partition._writer.context.services.store.close()  # type: ignore
 
 
 def test_lookups_use_the_entries_of_prepared_appends(tmp_path: Path) -> None:
@@ -332,7 +323,7 @@ def test_syncs_come_in_time(tmp_path: Path) -> None:
 
 def test_closed_store_takes_no_prepared_append(partition: logstore.Partition) -> None:
     partition.append(b"second")
-    _close(partition)
+    close(partition)
     with pytest.raises(StoreClosedError):
         partition.append(b"third")
 
@@ -501,7 +492,7 @@ def test_write_that_is_cut_short_is_undone(tmp_path: Path) -> None:
         assert partition.append(b"kept") == 10 + number
     assert counted.taken == 2
     assert values(partition)[10:] == [b"kept"] * 3
-    _close(partition)
+    close(partition)
     assert logstore.verify(tmp_path).ok
 
 

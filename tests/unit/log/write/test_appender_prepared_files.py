@@ -25,7 +25,7 @@ from logstore.io.files import Files, replaced_calls
 from logstore.log.write.segment_writer import SegmentWriter
 from logstore.store.opening import open_store
 from support.damage import FaultyFiles
-from support.values import new_partition
+from support.values import new_partition, values
 
 T = 1_700_000_000_000
 NEVER = 1 << 60
@@ -104,10 +104,6 @@ def step(partition: Any, value: bytes = b"step") -> int:
     """Append in one step only: -1 if it was not taken."""
     offset: int = partition._append_prepared(value, b"key", None)
     return offset
-
-
-def values(partition: Any) -> list[bytes]:
-    return [record.value for record in partition.read()]
 
 
 def raise_it(error: BaseException) -> Callable[[], None]:

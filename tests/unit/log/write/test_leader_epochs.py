@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -11,7 +9,6 @@ import pytest
 from logstore.config import TopicConfig
 from logstore.io.checkpoint import checkpoints
 from logstore.io.directory import Directory
-from logstore.io.files import Files
 from logstore.io.layout import LEADER_EPOCHS
 from logstore.log.write.context import LogContext
 from logstore.log.write.leader_epochs import LeaderEpochWriter
@@ -30,13 +27,6 @@ class Store:
 
     def begin_writing(self) -> None:
         self.begun += 1
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Iterator[Directory]:
-    found = Directory.open_root(Files(), str(tmp_path))
-    yield found
-    found.close()
 
 
 def made(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -13,7 +11,6 @@ from logstore.config import TopicConfig
 from logstore.io.checkpoint.segment_digest import read_digest
 from logstore.io.directory import Directory
 from logstore.io.file_cache import Descriptors
-from logstore.io.files import Files
 from logstore.io.layout import LOG, segment_file
 from logstore.log.write.context import LogContext
 from logstore.log.write.sealed_digests import SealedDigests
@@ -24,13 +21,6 @@ FIRST, SECOND = (
     batch(base, [(b"k", b"value")] * 5, -1, control=False, timestamp_ms=1000 + base)
     for base in (0, 5)
 )
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Iterator[Directory]:
-    found = Directory.open_root(Files(), str(tmp_path))
-    yield found
-    found.close()
 
 
 def digests(directory: Directory) -> SealedDigests:

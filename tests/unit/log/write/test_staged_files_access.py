@@ -12,9 +12,9 @@ import logstore
 from logstore import Store, StoreConfig
 from logstore.log.write.staged_files import Staged
 from support import one_stage
-from support.one_stage import stage, values
+from support.one_stage import stage
 from support.users import SOMEBODY, as_user, needs_root, shared_place
-from support.values import config_of
+from support.values import config_of, values
 
 # Fixtures.
 way = one_stage.way

@@ -24,8 +24,8 @@ from logstore import (
 from logstore.io import layout
 from logstore.log.write.staged_files import Staged, StagedLog
 from support import one_stage
-from support.one_stage import stage, staged_files, values
-from support.values import config_of
+from support.one_stage import stage, staged_files
+from support.values import config_of, values
 
 # Fixtures.
 partition, store, way = one_stage.partition, one_stage.store, one_stage.way

@@ -17,8 +17,8 @@ from logstore.maintenance.verify import verify
 from logstore.store.opening import open_store
 from support import one_stage
 from support.damage import FixedClock
-from support.one_stage import stage, values
-from support.values import FORMATS, config_of
+from support.one_stage import stage
+from support.values import FORMATS, config_of, values
 
 # Fixtures.
 store, way = one_stage.store, one_stage.way

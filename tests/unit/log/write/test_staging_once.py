@@ -17,8 +17,8 @@ from logstore.io.files import Files
 from logstore.maintenance.verify import verify
 from logstore.store.opening import open_store
 from support import one_stage
-from support.one_stage import stage, staged_files, values
-from support.values import config_of
+from support.one_stage import stage, staged_files
+from support.values import config_of, values
 
 # Fixtures.
 partition, store, way = one_stage.partition, one_stage.store, one_stage.way

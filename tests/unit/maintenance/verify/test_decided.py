@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from faults import agreement, damages
-from faults.memory_files import ROOT, MemoryFiles
 from logstore import StoreConfig
 from logstore.io.layout import LOG, segment_file
 from logstore.maintenance.verify.store import verify
 from logstore.store.opening import open_store
 from logstore.types import VerifyReport
+from support.memory_files import ROOT, MemoryFiles
 from support.values import config_of, fill
 
 Tree = dict[str, bytes | None]

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from logstore.index import TXN_ENTRY_BYTES, TxnEntry, format_txn_index
@@ -17,13 +14,6 @@ from logstore.maintenance.verify.transactions import check_txn_index
 NAME = segment_file(10, TXN_INDEX)
 ENTRIES = [TxnEntry(0, 7, 10, 14, 10), TxnEntry(0, 8, 12, 19, 12)]
 MARKERS = {(7, 14), (8, 19)}
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Iterator[Directory]:
-    found = Directory.open_root(Files(), str(tmp_path))
-    yield found
-    found.close()
 
 
 def checked(

@@ -23,13 +23,6 @@ DELETED = "a-0.0123456789abcdef0123456789abcdef-delete"
 
 
 @pytest.fixture
-def disk() -> MemoryDisk:
-    disk = MemoryDisk()
-    disk.make_root("/store")
-    return disk
-
-
-@pytest.fixture
 def root(disk: MemoryDisk) -> Iterator[Directory]:
     root = Directory.open_root(disk, "/store")
     yield root

@@ -2,6 +2,9 @@
 
 No faults and no model of a disk: written bytes are there, and nothing is lost. Damage
 is done to the bytes before the store is opened.
+
+`support.disk.MemoryDisk` has both, and keeps each moment of a disk: its contents are
+immutable, and a log of 3,000 batches takes ten times as long to write there.
 """
 
 from __future__ import annotations
