@@ -66,8 +66,8 @@ def refuse_unknown(
         names: the names that the message lists.
     """
     near = difflib.get_close_matches(key.lower(), canonical, n=1)
-    hint = f"did you mean {canonical[near[0]]}?" if near else "there is no such option."
-    refuse(key, value, f"{hint} Known are {', '.join(names)}")
+    hint = f"did you mean {canonical[near[0]]}?" if near else "no such option."
+    refuse(key, value, f"{hint} Known options: {', '.join(names)}")
 
 
 def given_as_text(given: Mapping[str, Any]) -> dict[str, str]:
@@ -152,8 +152,8 @@ class Values:
             refuse(
                 name,
                 self._values[name],
-                f"allowed is a number and one of {allowed}, and no number with more "
-                f"than {_DIGITS_MAX} digits",
+                f"it must be a number of at most {_DIGITS_MAX} digits with one of "
+                f"{allowed}",
             )
         return min(int(count * _UNIT_MS[unit]), INT64_MAX)
 
@@ -268,5 +268,5 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(members) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"{_shown(twice)} is there twice")
+        raise ValueError(f"{_shown(twice)} is given twice")
     return members

@@ -168,8 +168,8 @@ class Step(NamedTuple):
 
 
 class Steps:
-    """System calls that are made one after the other, until one has another result than
-    it must; for one thread at a time.
+    """System calls made in order, until one has an unexpected result; for one thread at
+    a time.
 
     Raises:
         ValueError: a name has a NUL.
@@ -328,8 +328,8 @@ def read_name(dir_fd: int, name: str, most: int) -> tuple[int, bytes]:
 
 
 def close(fd: int) -> None:
-    """Close a descriptor, which is closed also if the system reports an error. It is
-    not made again after a signal: the number may be another file's by then.
+    """Close a descriptor, which is closed even if the system reports an error. The call
+    is not repeated after a signal: the number may belong to another file by then.
 
     Raises:
         OSError: the system reports one, but for EINTR.

@@ -98,7 +98,7 @@ def export(path: str, **given: Any) -> int:
 
 @command(
     "groups reset",
-    "Commit other offsets for a group of a store, which has no member that lives.",
+    "Reset the committed offsets of a group that has no live members.",
     RESET_EXAMPLES,
     path="a store",
 )
@@ -117,7 +117,7 @@ def reset(path: str, **given: Any) -> int:
     check_store(path)
     group = given["group"]
     if (given["to"] is None) == (given["shift"] is None):
-        raise click.UsageError("give one of --to and --shift")
+        raise click.UsageError("give either --to or --shift")
 
     def change(
         dry_run: bool, planned: list[logstore.types.OffsetChange] | None

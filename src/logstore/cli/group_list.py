@@ -370,12 +370,15 @@ def about_members(stores: Iterable[logstore.types.ConsumerGroups]) -> Iterator[s
         for member in group.members:
             who = f"group {group.group}: process {member.pid}"
             if member.has_ended:
-                yield f"{who} has ended, and a child of it holds its locks: end that"
+                yield (
+                    f"{who} has ended, but a child of it still holds its locks: end "
+                    "that child"
+                )
             elif member.stuck_ms is not None:
                 late = grouped(member.stuck_ms // 1000)
                 yield (
-                    f"{who}{_held(group, member)} is stuck: it has not polled for "
-                    f"{late} s more than it may"
+                    f"{who}{_held(group, member)} is stuck: its poll is {late} s "
+                    "overdue"
                 )
 
 
@@ -404,8 +407,8 @@ def _not_here(
     missing = found.missing
     if not found.partition_count and not names:
         yield (
-            f"{', '.join(paths)}: neither files of groups nor a partition of "
-            f"__consumer_offsets are here"
+            f"{', '.join(paths)}: no files of groups and no partition of "
+            "__consumer_offsets found"
         )
         return
     if missing:
@@ -414,7 +417,7 @@ def _not_here(
             shown += f" and {grouped(len(missing) - _FEW)} more"
         yield (
             f"{counted(len(missing), 'partition')} of __consumer_offsets of "
-            f"{found.partition_count} {'are' if len(missing) > 1 else 'is'} not here "
+            f"{found.partition_count} {'are' if len(missing) > 1 else 'is'} missing "
             f"({shown}): groups in them are not listed"
         )
     for pattern in patterns:
@@ -424,8 +427,8 @@ def _not_here(
             yield f"there is no group {pattern}"
         else:
             yield (
-                f"group {pattern} would be in __consumer_offsets-"
-                f"{found.partition_of(pattern)}, which is not here"
+                f"group {pattern} would be in "
+                f"__consumer_offsets-{found.partition_of(pattern)}, which is missing"
             )
     if found.other_records:
         count = sum(found.other_records.values())

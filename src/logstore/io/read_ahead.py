@@ -127,7 +127,7 @@ class _Stream:
         return self.blocks[-1].number - block.number
 
     def drop(self) -> None:
-        """Let all its blocks go."""
+        """Release all its blocks."""
         for block in self.blocks:
             block.is_dropped = True
 

@@ -54,7 +54,7 @@ class TailScan(NamedTuple):
             return self.why
         if self.stop == native.STOP_ZEROS:
             return "zeros instead of a batch"
-        return "a batch goes on past the end of the file"
+        return "a batch extends past the end of the file"
 
 
 def take_batches(

@@ -73,9 +73,9 @@ def foreign_text(name: str) -> str:
     ):
         return ""
     if is_refused_name(name):
-        return "is no partition; a Kafka broker refuses to start on it"
+        return "is not a partition; a Kafka broker refuses to start on it"
     return (
-        f"is no partition for logstore; a Kafka broker takes it for "
+        "is not a partition for logstore; a Kafka broker takes it for "
         f"{broker_partition(name)}"
     )
 

@@ -95,7 +95,7 @@ def _places(names: tuple[str, ...]) -> tuple[int, int, int] | None:
 
 def exported(data: Any) -> tuple[Any, ...] | None:
     """A record batch as `PreparedAppend.append_arrow` takes it, validated; None if it
-    is no such batch, or not valid: `rows_of` says why."""
+    is not such a batch, or not valid: `rows_of` raises the reason."""
     if type(data) is not pa.RecordBatch:
         return None
     places = _places(tuple(data.schema.names))

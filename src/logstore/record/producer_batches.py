@@ -453,8 +453,8 @@ class _Check:
         is_marker = header.is_transactional and header.producer_id >= 0 and count == 1
         if control is None or not (is_end and is_marker):
             raise Damage(
-                "it is a control batch that ends no transaction: those of Kafka's own "
-                "logs are not appended",
+                "it is a control batch that ends no transaction; control batches "
+                "of Kafka's own logs are not appended",
                 header.pos,
                 unsupported=True,
             )

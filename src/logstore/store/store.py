@@ -189,7 +189,11 @@ class Store:
         try:
             self.close()
         except (LogStoreError, OSError) as error:
-            logger.error("store %s was not closed, and cannot be: %s", self.path, error)
+            logger.error(
+                "store %s was not closed, and cannot be closed now: %s",
+                self.path,
+                error,
+            )
         except BaseException:
             # A finalizer reports an interrupt to no caller: continue from the
             # interruption.

@@ -439,9 +439,9 @@ def test_hostile_value_is_refused_by_name_or_means_something(
         ("startingTimestamp", "2" * 5000 + "Z", "ISO 8601 text"),
         ("assign", f'{{"t":[{1 << 31}]}}', "like"),
         ("subscribePattern", "", "regular expression"),
-        ("subscribePattern", "a{99999999999999999999}", "no regular expression"),
+        ("subscribePattern", "a{99999999999999999999}", "not a regular expression"),
         ("path", "file://host/data", "on the host host"),
-        ("path", "a\x00b", "no path"),
+        ("path", "a\x00b", "not a valid path"),
         ("failOnDataLoss", None, "it has no value"),
     ],
 )

@@ -195,7 +195,7 @@ def test_application_that_repeats_a_version_with_other_rows_is_warned(
         writer = batch_writer(path, txnAppId="load", txnVersion="1")
         with caplog.at_level(logging.WARNING):
             writer.commit([writer.write(rows(*values))])
-        assert ("these are left out" in caplog.text) == (len(values) == 2)
+        assert ("the new rows are skipped" in caplog.text) == (len(values) == 2)
     assert written(path) == [b"a"]
     assert staged_files(path) == []
 
@@ -219,7 +219,7 @@ def test_messages_are_committed_once(tmp_path: Path) -> None:
     with pytest.raises(LogStoreError):
         writer.commit([message])
     writer.abort([message])
-    with pytest.raises(LogStoreError, match="without a message of each task"):
+    with pytest.raises(LogStoreError, match="without the messages of all tasks"):
         writer.commit([None])
     assert written(path) == [b"a"]
     assert staged_files(path) == []

@@ -106,7 +106,7 @@ def test_headers_make_a_topic_of_magic_2_unless_told_otherwise() -> None:
         ("topic", " ", "the name of a topic"),
         ("createTopic", "yes", "true and false"),
         ("partitions", "0", "at least 1"),
-        ("lockTimeout", "soon", "allowed is a number and one of"),
+        ("lockTimeout", "soon", "it must be a number of at most"),
         ("allowRewind", "1", "true and false"),
         ("groupAccess", "1", "true and false"),
         ("allowSharedDirectory", "1", "true and false"),

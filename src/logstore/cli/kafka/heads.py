@@ -102,7 +102,7 @@ def head_of(frame: Any) -> Head:
             -1 if magic < 1 else time,
         )
     if found.codec >= len(CODECS):
-        raise _damaged(frame, f"it has codec {found.codec}, which there is not")
+        raise _damaged(frame, f"it has the unknown codec {found.codec}")
     return found
 
 

@@ -112,9 +112,9 @@ def lower_positions(
 def _action(root: Directory, one: _Above, error: Exception | None) -> RecoveryAction:
     label, end = POSITION_LOWERED, one.lowered
     text = (
-        f"group {one.group!r:.100} had the position {one.position} in {one.key}, and "
-        f"the log here has the records that it had only up to {end}: it is lowered to "
-        f"that"
+        f"group {one.group!r:.100} had the position {one.position} in {one.key}, "
+        f"but the log here has those records only up to {end}: the position was "
+        f"lowered to {end}"
     )
     if error is not None:
         label, text = POSITION_ABOVE_END, str(_refusal(root, one, error))
@@ -127,7 +127,7 @@ def _refusal(root: Directory, one: _Above, error: Exception) -> StorageError:
     reason = str(error)
     if isinstance(error, BusyError):
         lock = root.path_of(layout.group_lock_file(one.file[0]))
-        reason = f"another process has the lock on {lock}, and stands still"
+        reason = f"another process holds the lock on {lock}, and does not respond"
     return StorageError(
         f"{one.key} takes no appends: the store is a copy, group {one.group!r:.100} "
         f"has the position {one.position}, above the {one.lowered} up to which its "

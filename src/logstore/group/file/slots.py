@@ -269,9 +269,9 @@ class Slots(LockFile):
         groups."""
         if not self._file.has_its_name():
             raise FencedError(
-                f"the lock file {self.path} was removed or replaced while it was in "
-                f"use: its locks guard nothing any more. Nothing was changed; close "
-                f"this consumer and open a new one",
+                f"the lock file {self.path} was removed or replaced while it was "
+                "in use: its locks no longer protect anything. Nothing was "
+                "changed; close this consumer and open a new one",
                 group=self.group,
             )
 

@@ -204,8 +204,9 @@ def assignor_of(given: str | Assignor) -> Assignor:
         if isinstance(name, str) and name and callable(getattr(given, "assign", None)):
             return given
     raise ConfigError(
-        f"assignor={given!r:.100} is none of {', '.join(sorted(_ASSIGNORS))}, nor an "
-        f"object with a name and a method `assign`",
+        f"assignor={given!r:.100} is neither one of "
+        f"{', '.join(sorted(_ASSIGNORS))} nor an object with a name and a method "
+        "`assign`",
         name="assignor",
         value=given,
     )
@@ -232,17 +233,17 @@ def checked_assignment(
         for one in has:
             if one not in left or one.topic not in topics.get(member, ()):
                 raise ConfigError(
-                    f"assignor {assignor.name!r} gives partition {one} to member "
-                    f"{member!r}, which is not there, did not ask for it, or is not "
-                    f"the first to get it; the group stays as it is",
+                    f"assignor {assignor.name!r} assigned partition {one} to "
+                    f"member {member!r}, which is unknown, did not ask for it, or "
+                    "is not the first to get it; the group is unchanged",
                     name="assignor",
                     value=assignor.name,
                 )
             left.discard(one)
         if member not in found:
             raise ConfigError(
-                f"assignor {assignor.name!r} names member {member!r}, which is not in "
-                f"the group; the group stays as it is",
+                f"assignor {assignor.name!r} names member {member!r}, which is "
+                "not in the group; the group is unchanged",
                 name="assignor",
                 value=assignor.name,
             )

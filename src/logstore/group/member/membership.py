@@ -94,8 +94,8 @@ class Membership:
             slot = self._take_new_slot()
         if slot is None:
             raise GroupError(
-                f"group {self.group.id!r:.100} has {MEMBERS_MAX} members, which is the "
-                f"most that it may have",
+                f"group {self.group.id!r:.100} already has {MEMBERS_MAX} members, "
+                "the maximum",
                 group=self.group.id,
             )
         return slot
@@ -187,8 +187,8 @@ class Membership:
                 slots.leave()
                 raise MemberIdInUseError(
                     f"group {self.group.id!r:.100} has a static member "
-                    f"{self._instance!r:.100}, in process {pid}; end that one, or give "
-                    f"this one another name",
+                    f"{self._instance!r:.100}, in process {pid}; end that "
+                    "process, or use another name here",
                     group=self.group.id,
                     instance=self._instance,
                     holder_pid=pid,
@@ -313,10 +313,10 @@ class Membership:
             return None
         if state.way:
             raise CommitFailedError(
-                f"group {self.group.id!r:.100} commits by {state.way}, and this is one "
-                f"of {way}: both together would let records come twice or never. "
-                f"Nothing was committed; use another group, or reset the offsets of "
-                f"this one",
+                f"group {self.group.id!r:.100} commits by {state.way}, and this "
+                f"is one of {way}: mixing both would repeat or lose records. "
+                "Nothing was committed; use another group, or reset the offsets "
+                "of this one",
                 group=self.group.id,
             )
         return dataclasses.replace(state, way=way)

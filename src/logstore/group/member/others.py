@@ -117,7 +117,7 @@ class Others:
             if stuck_ms is not None:
                 found.append(member)
                 logger.warning(
-                    "group %s: process %d is thrown out: it has not polled for %d ms "
+                    "group %s: evicted process %d: it has not polled for %d ms "
                     "(on_stuck='evict')",
                     self._group[:100],
                     info.process.pid,

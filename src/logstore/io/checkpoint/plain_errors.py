@@ -34,7 +34,7 @@ def error_of(value: Any) -> LogStoreError:
         ValueError: that is no error.
     """
     if not isinstance(value, dict) or not isinstance(value.get("facts"), dict):
-        raise ValueError("an error is no object with facts")
+        raise ValueError("an error is not an object with facts")
     kind, message = value.get("kind"), value.get("message")
     if not isinstance(kind, str) or not isinstance(message, str):
         raise ValueError("an error has no kind or message")

@@ -203,7 +203,7 @@ def _loads_slowly(value: bytes) -> Any:
 
 
 def _refuse(name: str) -> None:
-    """NaN and the like are no JSON."""
+    """Refuse NaN and the like, which are not JSON."""
     raise ValueError(name)
 
 

@@ -375,8 +375,7 @@ class Stage:
         if log is None:
             if partition.config.message_format == 0:
                 raise UnsupportedError(
-                    f"{key} has message_format=0, into which nothing can "
-                    f"be published; 1 or 2 can"
+                    f"{key} has message_format=0, but publishing needs 1 or 2"
                 )
             topic_id = "" if self._topic_id_of is None else self._topic_id_of(partition)
             log = self._logs[key] = _Log(partition, topic_id, self._shared)

@@ -360,7 +360,7 @@ class PartitionWriter:
                 raise failed from error
             # All records are durable; the next opening rebuilds the missing files.
             logger.warning(
-                "%s is durable and not marked as closed: %s", self.context.name, failed
+                "%s is durable, but not marked as closed: %s", self.context.name, failed
             )
 
     def abandon(self) -> None:

@@ -60,8 +60,8 @@ def check_handover(
     """
     if release not in RELEASES:
         raise ConfigError(
-            f"release is {release!r}, not one of {', '.join(RELEASES)}: what other "
-            f"releases do was not seen",
+            f"release is {release!r}, not one of {', '.join(RELEASES)}: other "
+            "releases were not tested",
             name="release",
             value=release,
         )

@@ -80,8 +80,8 @@ class ArrowSource(abc.ABC):
             TypeError: always.
         """
         raise TypeError(
-            f"{self!r} is no array of numbers. Its records are in to_pandas(), "
-            f"to_polars() and to_table()"
+            f"{self!r} is not an array of numbers. Its records are in "
+            "to_pandas(), to_polars() and to_table()"
         )
 
     def __arrow_c_schema__(self) -> object:

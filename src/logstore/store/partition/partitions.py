@@ -365,8 +365,9 @@ class PartitionWriters:
             loaded.actions.append(_action(FOREIGN_PARTITION, key, directory, text))
         if decided.is_renewed:
             text = (
-                f"nothing says which id topic {key.topic} had; it has the new id "
-                f"{facts.topic_id}, so offsets that were committed for it do not count"
+                f"the id of topic {key.topic} is lost; it has the new id "
+                f"{facts.topic_id}, so offsets that were committed for it are "
+                "ignored"
             )
             loaded.actions.append(_action(ID_RENEWED, key, directory, text))
         if decided.is_cut:
@@ -528,11 +529,11 @@ def _foreign_error(
     """A partition was put back from an earlier topic of the same name."""
     path = directory.path_of(layout.TOPIC_IDENTITY)
     return CorruptCheckpointError(
-        f"partition {key} is of another topic than {key.topic}: {path} says {found}, "
-        f"and the topic has the id {topic_id}. It can be read, takes no appends, and "
-        f"offsets that were committed for the topic do not count in it. Put the right "
-        f"directory back; if this is the right one, remove the file, and the next "
-        f"opening takes it for the topic's",
+        f"partition {key} is of another topic than {key.topic}: {path} says "
+        f"{found}, and the topic has the id {topic_id}. It can be read, takes no "
+        "appends, and offsets that were committed for the topic are ignored in "
+        "it. Put the right directory back; if this is the right one, remove the "
+        "file, and the next opening takes it for the topic's",
         path=path,
         reason=f"it has the id {found}, its topic {topic_id}",
     )

@@ -153,7 +153,7 @@ def test_wrong_answer_is_refused(
     answer: Mapping[str, Iterable[tuple[str, int]]],
 ) -> None:
     """A partition twice, one that is not there or not asked for, an unknown member."""
-    with pytest.raises(logstore.ConfigError, match="stays as it is"):
+    with pytest.raises(logstore.ConfigError, match="is unchanged"):
         checked_assignment(Own(answer), members(2), {"t": range(3), "u": range(1)})
 
 
