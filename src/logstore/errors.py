@@ -564,7 +564,7 @@ class NoOffsetForPartitionError(GroupError):
 
 @with_facts
 class OffsetMetadataTooLargeError(GroupError, ValueError):
-    """The text beside a committed offset is too long; nothing was committed.
+    """The metadata of a committed offset is too long; nothing was committed.
 
     Attributes:
         size, limit: bytes of UTF-8 that it has, and may have.

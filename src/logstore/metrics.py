@@ -162,7 +162,7 @@ def of_directory(
     Changes and locks nothing. Values known only to the writer (``flushes``): None.
 
     Raises:
-        StoreNotFoundError: the path does not exist, or is no store.
+        StoreNotFoundError: the path does not exist, or is not a store.
         StorageError: it cannot be read.
     """
     files = _files or Files()

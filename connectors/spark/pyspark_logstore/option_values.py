@@ -230,7 +230,7 @@ def _milliseconds(name: str, given: str, subject: str, time: object) -> int:
         try:
             when = parse_time(time)
         except ValueError:
-            pass  # told below
+            pass  # refused below
         else:
             if when.utcoffset() is None:
                 refuse(
@@ -252,7 +252,7 @@ def _milliseconds(name: str, given: str, subject: str, time: object) -> int:
 
 
 def partition_number(text: str) -> int | None:
-    """The number of a partition, in its canonical form; None: it is none.
+    """The number of a partition, in its canonical form; None: it is not a number.
 
     Each number has only one form: of "1" and "01" in one object, only one would count.
     """

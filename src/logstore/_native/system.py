@@ -288,7 +288,7 @@ def open_at(
         is_file: it must be a regular file; one that this makes has just this mode.
 
     Raises:
-        OSError: the system refuses; EINVAL: it is no regular file, and must be.
+        OSError: the system refuses; EINVAL: it is not a regular file, and must be.
     """
     sys.audit("open", name, None, flags)
     call = lib.ls_sys_open_file if is_file else lib.ls_sys_open
@@ -310,7 +310,7 @@ def read_name(dir_fd: int, name: str, most: int) -> tuple[int, bytes]:
     close it: how long it is, and its bytes.
 
     Raises:
-        OSError: the system refuses; EINVAL: it is no regular file.
+        OSError: the system refuses; EINVAL: it is not a regular file.
     """
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     sys.audit("open", name, None, flags)

@@ -162,8 +162,8 @@ def _confirmed(
     Args:
         change: called with whether it is a dry run, and the changes that were
             confirmed.
-        show: prints changes; called with whether they are those of a dry run. Returns
-            whether there are any.
+        show: prints changes; called with whether it is a dry run. Returns whether there
+            are any.
     """
     dry_run = given["dry_run"]
     if dry_run or given["yes"]:
@@ -171,7 +171,7 @@ def _confirmed(
     else:
         planned = change(True, None)
         refuse_unasked(printer)
-        # Where the question is: standard output may be a file, and gets the result.
+        # On standard error, like the question: standard output gets the result.
         if not show(Printer(printer.err, printer.err), planned, True):
             return 0
         confirm(printer, f"Commit these offsets for {escape(given['group'])}?")

@@ -23,7 +23,7 @@ _Default = Callable[[Any], Any]
 
 
 class Fragment:
-    """JSON that is written as it stands."""
+    """JSON that is written unchanged."""
 
     __slots__ = ("contents",)
 

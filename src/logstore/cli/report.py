@@ -38,7 +38,7 @@ def check_target(printer: Printer, output: str | None) -> None:
     """Refuse to print a page on a terminal, before anything is read for it.
 
     Raises:
-        UsageError: standard output is a terminal, and `output` is no file.
+        UsageError: standard output is a terminal, and `output` is not a file.
     """
     if output in (None, "-") and printer.out.isatty():
         raise click.UsageError(

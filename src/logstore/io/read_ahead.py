@@ -336,7 +336,7 @@ class FarPlace(ABC):
     # -- memory
 
     def _share(self) -> int:
-        """The bytes for each stream that is no lookup."""
+        """The bytes for each stream that is not a lookup."""
         count = sum(stream.window > 0 for stream in self._streams)
         return self.bytes_max // max(count, 1)
 

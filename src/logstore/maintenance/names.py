@@ -64,7 +64,7 @@ def is_refused_file(name: str) -> bool:
 
 
 def foreign_text(name: str) -> str:
-    """Description of a directory that is no partition to logstore, and that does
+    """Description of a directory that is not a partition to logstore, and that does
     not wait for its removal either; "" for a name that is no such directory's."""
     if (
         name in layout.NOT_PARTITIONS

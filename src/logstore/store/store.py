@@ -347,7 +347,7 @@ class Store:
             threads, durable_only, isolation, on_corruption: as in `Topic.to_dataset`.
 
         Raises:
-            TopicNotFoundError: there is no topic of a name that is no pattern.
+            TopicNotFoundError: there is no topic of a name that is not a pattern.
         """
         options = dataset_options(durable_only, isolation, on_corruption)
         return dataset_of(self, topics, threads, options)

@@ -245,7 +245,7 @@ def lowered_commit(commit: OffsetCommit, lowered_to: LoweredTo | None) -> Offset
     """The commit as it counts in a copy: with no position above the end of the log.
 
     Args:
-        lowered_to: None: this is no copy.
+        lowered_to: None: this is not a copy.
     """
     if lowered_to is None:
         return commit

@@ -171,9 +171,9 @@ def as_subscription(topics: Any, pattern: Any) -> Subscription:
     """The topics that a consumer asks for.
 
     Raises:
-        ConfigError: a name is no name of a topic, or the pattern is no regular
+        ConfigError: a name is not a name of a topic, or the pattern is not a regular
             expression.
-        TypeError: `topics` is no sequence of names.
+        TypeError: `topics` is not a sequence of names.
     """
     names = tuple(dict.fromkeys(as_items("topics", topics, of="names of topics")))
     for name in names:
@@ -193,7 +193,7 @@ def as_partition(value: Any) -> TopicPartition:
     """A partition from a pair.
 
     Raises:
-        TypeError: it is no pair of a name and a number.
+        TypeError: it is not a pair of a name and a number.
     """
     if type(value) is TopicPartition and (type(value[0]), type(value[1])) == (str, int):
         return value

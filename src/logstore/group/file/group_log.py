@@ -209,7 +209,7 @@ class GroupLog:
     def _read_to(self, size: int) -> Damage | None:
         """Take in the whole batches up to `size`; what is wrong with the next one, if
         it is not only cut off."""
-        # No `FileWalk`: bytes that are no batch are returned here, not an error.
+        # No `FileWalk`: bytes that are not a batch are returned here, not an error.
         found: Damage | None = None
 
         def take_in(data: bytes) -> int:

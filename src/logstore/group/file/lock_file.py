@@ -105,7 +105,7 @@ class OpenLockFile:
             raise storage_error(error, "lock", self.path) from error
 
     def unlock(self, byte: int) -> None:
-        """Unlock a byte; one that is not locked is no error."""
+        """Unlock a byte; one that is not locked is not an error."""
         if self.fd < 0:
             return
         try:

@@ -284,7 +284,7 @@ class Slots(LockFile):
         )
 
     def give_back(self) -> None:
-        """Give back the mutex and the turn to sync; what was not taken is no error."""
+        """Give back the mutex and the turn to sync, if they were taken."""
         try:
             self.point.end_turn()
         finally:

@@ -193,7 +193,7 @@ def assignor_of(given: str | Assignor) -> Assignor:
     """The assignor of a name, or an assignor that the caller has written.
 
     Raises:
-        ConfigError: no assignor has this name, or it is no assignor.
+        ConfigError: no assignor has this name, or it is not an assignor.
     """
     if isinstance(given, str):
         found = _ASSIGNORS.get(given)

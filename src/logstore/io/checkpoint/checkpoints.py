@@ -113,7 +113,7 @@ def state_bytes(directory: Directory, name: str) -> bytes | None:
     """A state file's bytes; None if it does not exist.
 
     Raises:
-        CorruptCheckpointError: it is no regular file, or it is far too large.
+        CorruptCheckpointError: it is not a regular file, or it is far too large.
     """
     try:
         return directory.read_file(name, STATE_BYTES_MAX)

@@ -31,7 +31,7 @@ def error_of(value: Any) -> LogStoreError:
     """The error of `plain_error`; of a kind that is not known here: `LogStoreError`.
 
     Raises:
-        ValueError: that is no error.
+        ValueError: that is not an error.
     """
     if not isinstance(value, dict) or not isinstance(value.get("facts"), dict):
         raise ValueError("an error is not an object with facts")

@@ -444,7 +444,7 @@ class Stage:
         return Staged(tuple(logs))
 
     def discard(self) -> None:
-        """Remove the files. A file that does not exist is no error; published records
+        """Remove the files. A file that does not exist is ignored; published records
         are not affected.
 
         Raises:

@@ -136,7 +136,7 @@ class LogFrame:
         payload = open_payload(header, memoryview_slicer(data), self._frames.limit)
         size = len(payload)
         c = native.pointer(payload)
-        # The count is from the header; limit the memory by what fits there.
+        # The count is from the header; limit the memory by what fits in the payload.
         decoder = native.Decoder(
             max(min(header.record_count, size // RECORD_BYTES_MIN), 1)
         )

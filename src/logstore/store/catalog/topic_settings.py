@@ -152,8 +152,8 @@ class TopicSettings:
         return config
 
     def append_config(self, topic: str) -> TopicConfig:
-        """As `config`, with the format in which the logs are continued. Of a topic
-        without settings the logs are read once: a reader does not need the format.
+        """Return `config`, with the format in which the logs are continued. The logs of
+        a topic without settings are read once: a reader does not need the format.
 
         Raises:
             ConfigError: as `config`.

@@ -506,7 +506,7 @@ class _Snapshot:
 
 
 def _is_noted(one: PartitionCut) -> bool:
-    """Whether the start of a log is in Kafka's checkpoint: it is no base offset."""
+    """Whether the start of a log is in Kafka's checkpoint: it is not a base offset."""
     if one.log is None:
         return one.start > 0  # its segments may be unknown
     return bool(one.log.segments) and one.start > one.log.segments[0].base_offset
@@ -536,7 +536,7 @@ def _remove(root: Directory, parent: Directory, name: str) -> None:
         for one in child.names():
             child.unlink(one, missing_ok=True)
         root.remove(directory)
-    # The mark is the last: what is left of it is no store.
+    # The mark is the last: what is left of it is not a store.
     for one in sorted(root.names(), key=layout.UNFINISHED.__eq__):
         root.unlink(one, missing_ok=True)
     parent.remove(name)
