@@ -500,8 +500,9 @@ class CommitFailedError(GroupError):
 
 
 class FencedError(GroupError):
-    """The group has gone on without this consumer, which did not poll for too long, or
-    whose lock file was replaced. Nothing was committed; the next poll joins again."""
+    """This consumer is no longer a member of its group: it did not poll for too long,
+    or the lock file of the group was replaced. Nothing was committed; the next poll
+    joins again."""
 
 
 @with_facts

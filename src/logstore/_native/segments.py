@@ -58,7 +58,7 @@ class SegmentState:
         return other
 
     def assign(self, other: SegmentState) -> None:
-        """Become equal to another one."""
+        """Copy the values of another one."""
         self.raw[0] = other.raw[0]
 
     @property

@@ -58,7 +58,7 @@ class MessageError(ValueError):
     Attributes:
         field: the wrong field, as ``OffsetCommitValue.metadata``; "": no single one.
         position: first byte of the field in the message.
-        is_newer: the version is newer than the known ones: no damage.
+        is_newer: the version is newer than the known ones; this is not damage.
         java: the words of Kafka's own classes for the same bytes.
     """
 

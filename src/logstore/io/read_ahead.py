@@ -220,7 +220,7 @@ class FarPlace(ABC):
         return None
 
     def close(self) -> None:
-        """Let all blocks go, and the requests that have not begun."""
+        """Release all blocks, and cancel the requests that have not begun."""
         with self._lock:
             streams, self._streams, self._bytes = self._streams, [], 0
             for stream in streams:

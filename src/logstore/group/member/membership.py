@@ -211,7 +211,8 @@ class Membership:
 
     def take(self) -> None:
         """Take the partitions that are assigned to this member, if they are
-        free. Their committed offsets are read after that, and so are the last."""
+        free. Their committed offsets are read after that, so that they are the
+        latest."""
         state, held = self.group.file.state, self.holder.held
         me = state.member(self.holder.id)
         missing = (

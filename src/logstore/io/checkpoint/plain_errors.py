@@ -11,8 +11,8 @@ __all__ = ["error_of", "plain_error"]
 
 
 def plain_error(error: LogStoreError) -> dict[str, Any]:
-    """An error as plain values, for another process; facts that are no texts, integers
-    or truth values are left out there."""
+    """An error as plain values, for another process; facts other than strings, integers
+    and booleans are left out."""
     _, (kind, _, facts) = error.__reduce__()
     while kind.__name__ not in errors.__all__:
         kind = kind.__base__

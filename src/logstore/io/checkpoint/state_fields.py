@@ -1,5 +1,5 @@
 """Checks of the fields of logstore's state files, of which only the form is
-known so far: a checksum is no signature (docs/format.md).
+known so far: a checksum is not a signature (docs/format.md).
 """
 
 from __future__ import annotations

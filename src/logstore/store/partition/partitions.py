@@ -172,8 +172,8 @@ class PartitionWriters:
         return self.loaded[key]
 
     def suspend(self, key: TopicPartition, going: TopicNotFoundError) -> None:
-        """Before its topic is deleted: the partition takes no appends if it is loaded,
-        and is not loaded otherwise. Callers get `going`, until `resume`."""
+        """Suspend a partition before its topic is deleted: it takes no appends if it is
+        loaded, and is not loaded otherwise. Callers get `going`, until `resume`."""
         writer = self.loaded.get(key)
         if writer is not None:
             writer.suspend(going)

@@ -145,7 +145,7 @@ def test_seek_back_in_a_log_that_was_cut_is_told(
     assert polled(one, 10) == OLD
     cut_and_grow(path)
     one.seek(T0, 7)
-    with pytest.raises(logstore.OffsetOutOfRangeError, match="cut to offset 5"):
+    with pytest.raises(logstore.OffsetOutOfRangeError, match="truncated to offset 5"):
         one.poll(timeout_ms=1000)
     one.seek(T0, 7)
     assert polled(one, 8) == NEW[2:]
