@@ -124,7 +124,7 @@ def test_headers_make_a_topic_of_magic_2_unless_told_otherwise() -> None:
         ("asyncProgressTrackingEnabled", "true", "allowed is false"),
         ("topics", "a", "did you mean topic?"),
         ("subscribe", "a", "use topic"),
-        ("whatever", "a", "Known are path, topic"),
+        ("whatever", "a", "Known options: path, topic"),
     ],
 )
 def test_what_cannot_be_names_the_option_and_what_is_allowed(
