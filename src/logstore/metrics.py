@@ -185,7 +185,7 @@ def _holder(files: Files, path: str) -> tuple[int | None, int | None]:
         raise StoreNotFoundError(f"{path} is a file, not a store", path=path)
     root = open_root(files, path)
     try:
-        with storage_errors("look at", path), contextlib.suppress(FileNotFoundError):
+        with storage_errors("examine", path), contextlib.suppress(FileNotFoundError):
             check_is_store(root, must_exist=True)
             if not is_store(root, root.names()):
                 raise StoreNotFoundError(

@@ -448,7 +448,7 @@ def directory_of(path: str, partition: TopicPartition) -> Identity | None:
             f"{platform.node()}: {error.strerror}. {ADVICE}",
             errno=error.errno,
             path=directory,
-            action="look at",
+            action="examine",
         ) from error
 
 

@@ -322,7 +322,7 @@ def check_is_store(root: Directory, *, must_exist: bool) -> None:
         StoreNotFoundError: the message says what the directory is.
         StorageError: the system refuses.
     """
-    with storage_errors("look at", root.path):
+    with storage_errors("examine", root.path):
         names = root.names()
         _check_finished(root, names)
         if is_partition(root, names):
@@ -360,7 +360,7 @@ def prepare_root(root: Directory, config: StoreConfig, *, is_new: bool = False) 
             and `config` does not allow that; nothing was changed.
         StorageError: the system refuses.
     """
-    with storage_errors("look at", root.path):
+    with storage_errors("examine", root.path):
         _check_owner(root, config, root.info(), config.group_access, _OPENED)
         _check_file_system(root, config, _OPENED)
         root.access = _access(root, config, is_new)
@@ -375,7 +375,7 @@ def prepare_beside(root: Directory, config: StoreConfig) -> None:
 
     Raises: as `prepare_root`.
     """
-    with storage_errors("look at", root.path):
+    with storage_errors("examine", root.path):
         info, user = root.info(), root.files.user()
         group = 0
         with contextlib.suppress(FileNotFoundError):

@@ -116,7 +116,7 @@ def doctor(
     except OSError as error:
         raise storage_error(error, "open", full) from error
     try:
-        with storage_errors("look at", full):
+        with storage_errors("examine", full):
             findings = [*_Doctor(root).checks()]
             if write_test:
                 findings.append(_write_test(root))

@@ -77,7 +77,7 @@ def check_handover(
     full = os.path.abspath(os.fspath(path))
     root, _, is_partition = open_given(files, full)
     try:
-        with storage_errors("look at", full):
+        with storage_errors("examine", full):
             if is_partition:
                 raise no_log_directory(full)
             run = examine(

@@ -165,7 +165,7 @@ class PartitionUpkeep:
             # A finalizer, or another thread, may have deleted the topic meanwhile.
             self._views.check_alive()
             path = self._log.directory.path
-            raise storage_error(error, "look for space on", path) from error
+            raise storage_error(error, "check the free space of", path) from error
         # A reader relies on the verdicts that an opening for writing has recorded.
         is_damaged = (
             self._log.directory.exists(DAMAGED)
