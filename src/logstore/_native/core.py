@@ -306,7 +306,7 @@ def int64_array(values: Sequence[int]) -> Any:
 
 
 def smallest(numbers: Any, count: int) -> int:
-    """The smallest of `count` 64 bit integers; `OFFSET_MAX` if there are none."""
+    """The smallest of `count` 64 bit integers; `OFFSET_MAX` if `count` is 0."""
     return int(lib.ls_smallest(numbers, count))
 
 

@@ -1,5 +1,5 @@
-"""Decides who uses a consumer next: a call in its thread, or a task that gets records
-from the loop.
+"""Decides which call uses a consumer next: one in its thread, or a task that gets
+records from the loop.
 
 The thread makes the calls in the order in which the tasks have asked for them. Records
 are read ahead by the thread, for all tasks that wait for some at a time, and a task

@@ -33,7 +33,9 @@ def test_read_never_mixes_a_log_with_what_it_was_before_a_cut(
             found = list(itertools.islice(records, 1000))
             p.truncate_to(500)
             append(p, b"new", COUNT)
-            with pytest.raises(OffsetOutOfRangeError, match="truncated to offset 500") as at:
+            with pytest.raises(
+                OffsetOutOfRangeError, match="truncated to offset 500"
+            ) as at:
                 found += records
             assert at.value.cut_to == 500
         assert {value[:3] for _, value in found} == {b"old"}
