@@ -270,9 +270,9 @@ def test_read_of_a_topic_that_is_deleted_speaks_of_no_damage(tmp_path: Path) -> 
         records = reader.read()
         next(records)
         store.delete_topic("orders")
-        with pytest.raises(PartitionNotFoundError, match="orders-0 is not at"):
+        with pytest.raises(PartitionNotFoundError, match="orders-0 is no longer at"):
             list(records)
-        with pytest.raises(PartitionNotFoundError, match="orders-0 is not at"):
+        with pytest.raises(PartitionNotFoundError, match="orders-0 is no longer at"):
             reader.fetch(20)
 
 

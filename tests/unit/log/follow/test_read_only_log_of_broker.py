@@ -439,7 +439,7 @@ def test_read_of_an_own_log_sees_that_a_broker_takes_it_over_and_cuts_it(
             file.truncate(at)
             file.seek(at)
             file.write(new.read_bytes()[at:])
-        with pytest.raises(logstore.OffsetOutOfRangeError, match="was cut"):
+        with pytest.raises(logstore.OffsetOutOfRangeError, match="was truncated"):
             found.extend(records)
         assert not any(record.value.startswith(b"new") for record in found)
 
