@@ -280,7 +280,7 @@ def test_directory_that_is_no_store_is_a_named_error(
     store.topic("orders").flush()
     for path, word in (
         (tmp_path / "missing", "no such file"),
-        (tmp_path / "empty", "not a store"),
+        (tmp_path / "empty", "no store"),
         (tmp_path / "etc", "not a store"),
         (Path(store.path) / "orders-0", "parent"),
         (tmp_path / "file", "file"),

@@ -340,8 +340,7 @@ def check_is_store(root: Directory, *, must_exist: bool) -> None:
             what = f"{len(names)} other files" if names else "nothing"
             raise StoreNotFoundError(
                 f"there is no store at {root.path}: the directory contains "
-                f"{what}, but neither a partition of a topic nor a file of "
-                "logstore or Kafka",
+                f"{what}, and no partition of a topic or file of logstore or Kafka",
                 path=root.path,
             )
 
