@@ -84,7 +84,7 @@ class Workload:
         batch_records: int = BATCH_RECORDS,
     ) -> None:
         if count % batch_records:
-            raise ValueError(f"count={count} is no multiple of {batch_records}")
+            raise ValueError(f"count={count} is not a multiple of {batch_records}")
         self.count = count
         self.value_bytes = value_bytes
         self.batch_records = batch_records

@@ -508,7 +508,9 @@ def _count(text: str) -> int:
     # Each partition has records on both sides of the damaged one.
     least = 3 * PARTITIONS
     if not text.isdigit() or int(text) < least:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number from {least} on")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a number of at least {least}"
+        )
     return int(text)
 
 

@@ -156,7 +156,7 @@ class TopicConfig:
 
     Attributes:
         segment_bytes: a segment is rolled before it would grow beyond this (bytes).
-        segment_ms: also rolled when an append is this much younger than its first one.
+        segment_ms: also rolled by an append this many ms after its first one.
         segment_jitter_ms: rolled earlier by a random time up to this, per segment.
         segment_index_bytes: size at which an index file is full, which rolls, too.
         index_interval_bytes: bytes of log between two index entries, at least.
@@ -182,14 +182,14 @@ class TopicConfig:
         segment_digests: write a side file with a digest (XXH3) of each segment when it
             is rolled, with which `verify` detects any change. Reads the segment once
             more.
-        cleanup_policy: "delete": the age and the size above hold; "compact":
+        cleanup_policy: "delete": the age and the size above apply; "compact":
             `Partition.compact` keeps the last record of each key, and every record
             needs a key; "compact,delete": both; "" deletes nothing.
         min_cleanable_dirty_ratio: `compact` does nothing while the part of the log
             that was not compacted yet is no larger than this share of it (0 to 1).
         delete_retention_ms: how long a tombstone (a record with a key and no value)
             stays after it was first compacted, so that all readers see it.
-        min_compaction_lag_ms: records stay uncompacted for so long.
+        min_compaction_lag_ms: records are not compacted before this age.
         max_compaction_lag_ms: a record stays uncompacted no longer than this, whatever
             the ratio; also rolls segments by time, as `segment_ms` does.
     """
@@ -262,8 +262,8 @@ class TopicConfig:
             )
         if self.compression_type == "zstd" and self.message_format < 2:
             raise ConfigError(
-                f"compression_type='zstd' needs message_format=2, not "
-                f"{self.message_format}: magic 0 and 1 have no zstd",
+                "compression_type='zstd' needs message_format=2, not "
+                f"{self.message_format}: magic 0 and 1 do not support zstd",
                 name="compression_type",
                 value="zstd",
             )

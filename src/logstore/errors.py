@@ -150,7 +150,7 @@ def partly_done(
         for number, span in appended
         if span
     )
-    text = f"{error}. Appended before that, and there: {spans}"
+    text = f"{error}. Appended before the error: {spans}"
     return made_again(kind, (text, *args[1:]), {**facts, "appended": appended})
 
 
@@ -303,9 +303,10 @@ class OffsetOutOfRangeError(LogStoreError, IndexError):
             )
         else:
             message = (
-                f"the log{where} was cut to offset {cut_to} under a reader that was "
-                f"to go on at {requested}: what it has read from {cut_to} on is no "
-                f"more. The log is [{start}, {end}) now; read on from {cut_to}"
+                f"the log{where} was truncated to offset {cut_to} below the "
+                f"position {requested} of a reader: records that it read from "
+                f"{cut_to} on no longer exist. The log is [{start}, {end}) now; "
+                f"continue from {cut_to}"
             )
         super().__init__(message)
         self.requested, self.start, self.end = requested, start, end
@@ -323,8 +324,9 @@ class RecordNotFoundError(LogStoreError, LookupError):
 
     def __init__(self, offset: int, *, partition: str) -> None:
         super().__init__(
-            f"{partition} has no record at offset {offset}: compaction has removed it, "
-            f"or no reader is to see it. read(start={offset}) begins at the next one"
+            f"{partition} has no record at offset {offset}: compaction removed "
+            f"it, or it is not visible to readers. read(start={offset}) begins at "
+            "the next one"
         )
         self.offset, self.partition = offset, partition
 
@@ -415,8 +417,9 @@ class PublicationConflictError(LogStoreError):
 
     def __init__(self, identity: str, sequence: int, last: int) -> None:
         super().__init__(
-            f"{identity!r} has published sequence {last}; {sequence} comes before it. "
-            f"Its state went back, or two have the same identity. Nothing was published"
+            f"{identity!r} has published sequence {last}; {sequence} comes before "
+            "it. Its state was reset, or two publishers use the same identity. "
+            "Nothing was published"
         )
         self.identity, self.sequence, self.last = identity, sequence, last
 
@@ -431,9 +434,10 @@ class PublicationUnknownError(LogStoreError):
 
     def __init__(self, identity: str, sequence: int) -> None:
         super().__init__(
-            f"{identity!r} has published sequence {sequence} to the original of this "
-            f"store, and the copy may lack its records. Nothing was published. Look "
-            f"which of them are there; then go on with a higher sequence"
+            f"{identity!r} has published sequence {sequence} to the original of "
+            "this store, and the copy may lack its records. Nothing was "
+            "published. Find out which records are there, then continue with a "
+            "higher sequence"
         )
         self.identity, self.sequence = identity, sequence
 
@@ -462,15 +466,15 @@ class PublicationTimeoutError(LogStoreError, TimeoutError):
     ) -> None:
         if outcome == "unknown":
             super().__init__(
-                f"whether {identity!r} publishes sequence {sequence} is unknown: the "
-                f"process that has the store has begun with it, and has not answered "
-                f"within {timeout_ms} ms. Ask Store.published, or hand the same in "
-                f"again, which publishes it once"
+                f"whether {identity!r} publishes sequence {sequence} is unknown: "
+                "the process that has the store began to publish it, but did not "
+                f"answer within {timeout_ms} ms. Ask Store.published, or hand it "
+                "in again, which publishes it only once"
             )
         else:
             super().__init__(
-                f"nobody has written what was handed in within {timeout_ms} ms; it was "
-                f"taken back, and nothing was written"
+                f"no process has written what was handed in within {timeout_ms} "
+                "ms; it was withdrawn, and nothing was written"
             )
         self.identity, self.sequence, self.timeout_ms = identity, sequence, timeout_ms
         self.outcome, self.holder = outcome, holder
@@ -496,8 +500,9 @@ class CommitFailedError(GroupError):
 
 
 class FencedError(GroupError):
-    """The group has gone on without this consumer, which did not poll for too long, or
-    whose lock file was replaced. Nothing was committed; the next poll joins again."""
+    """This consumer is no longer a member of its group: it did not poll for too long,
+    or the lock file of the group was replaced. Nothing was committed; the next poll
+    joins again."""
 
 
 @with_facts
@@ -536,7 +541,7 @@ class InconsistentAssignorError(GroupError):
 
 @with_facts
 class MemberIdInUseError(GroupError):
-    """A static member of this name lives.
+    """A live static member has this name.
 
     Attributes:
         instance: the name.
@@ -560,7 +565,7 @@ class NoOffsetForPartitionError(GroupError):
 
 @with_facts
 class OffsetMetadataTooLargeError(GroupError, ValueError):
-    """The text beside a committed offset is too long; nothing was committed.
+    """The metadata of a committed offset is too long; nothing was committed.
 
     Attributes:
         size, limit: bytes of UTF-8 that it has, and may have.
@@ -701,7 +706,7 @@ class CorruptRecordError(CorruptionError):
             what = f"Records {self.offset} to {last} cannot be read here"
             if last == self.offset:
                 what = f"Record {last} cannot be read here"
-            what += f", reading can go on at offset {next_offset}"
+            what += f", reading can continue at offset {next_offset}"
         self.args = (
             f"{self.reason}: {self.path} at byte {self.position}. {what}. Keep a copy "
             f"of the file, then run `logstore-dump verify` on its directory.",

@@ -282,8 +282,8 @@ def parse_txn_index(data: bytes, path: str) -> list[TxnEntry]:
     """
     if len(data) % TXN_ENTRY_BYTES:
         raise CorruptIndexError(
-            f"transaction index {path} has {len(data)} bytes, which is no multiple of "
-            f"{TXN_ENTRY_BYTES}",
+            f"transaction index {path} has {len(data)} bytes, which is not a "
+            f"multiple of {TXN_ENTRY_BYTES}",
             path=path,
             position=len(data) - len(data) % TXN_ENTRY_BYTES,
         )

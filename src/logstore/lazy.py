@@ -70,8 +70,8 @@ def find(shown: str, home: str, inner: str) -> Any:
     if module is None or (inner and not hasattr(module, inner)):
         errors = import_module("logstore.errors")
         raise errors.ReentrantCallError(
-            f"{shown} is being imported by the call that this one has come into, from "
-            f"a signal handler or a finalizer; it did nothing"
+            f"{shown} is being imported by the call that a signal handler or a "
+            "finalizer interrupted with this one; nothing was done"
         )
     return getattr(module, inner) if inner else module
 

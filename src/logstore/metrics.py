@@ -81,11 +81,11 @@ OF_PARTITION: Final = (
            "Everything below this offset is on stable storage"),
     Metric("unsynced_records", "logstore_log_unsynced_records",
            "logstore.log.unsynced_records", GAUGE, "{record}",
-           "Offsets that a power cut may take"),
+           "Offsets that a power cut may lose"),
     Metric("is_online", "logstore_log_online", "logstore.log.online", GAUGE, "1",
-           "1 where the partition can be read, else 0"),
+           "1 if the partition can be read, else 0"),
     Metric("is_writable", "logstore_log_writable", "logstore.log.writable", GAUGE, "1",
-           "1 where this process can append to the partition, else 0"),
+           "1 if this process can append to the partition, else 0"),
     Metric("flushes", "logstore_log_flushes_total", "logstore.log.flushes", COUNTER,
            "{flush}", "Syncs of a partition since the store was opened"),
     Metric("flush_seconds", "logstore_log_flush_seconds_total",
@@ -113,7 +113,7 @@ OF_STORE: Final = (
     Metric("flush_seconds", "logstore_flush_seconds_total", "logstore.flush.time",
            COUNTER, "s", "Time that all syncs took since the store was opened"),
     Metric("is_clean", "logstore_clean", "logstore.clean", GAUGE, "1",
-           "1 where the directory is marked as closed cleanly, else 0"),
+           "1 if the directory is marked as closed cleanly, else 0"),
     Metric("free_bytes", "logstore_free_bytes", "logstore.free", GAUGE, "By",
            "Bytes free on the file system"),
     Metric("waiting_bytes", "logstore_deletion_pending_bytes",
@@ -122,9 +122,9 @@ OF_STORE: Final = (
     Metric("open_files", "logstore_open_files", "logstore.open_files", GAUGE, "{file}",
            "Files of segments that are open in this process"),
     Metric("is_held", "logstore_writer_present", "logstore.writer_present", GAUGE, "1",
-           "1 where a process has the store open for writing, else 0"),
+           "1 if a process has the store open for writing, else 0"),
     Metric("unowned_since_ms", "logstore_unowned_since_ms", "logstore.unowned_since",
-           GAUGE, "ms", "Since when no process owns the store, in Unix milliseconds"),
+           GAUGE, "ms", "Time since which no process owns the store, in Unix ms"),
     Metric("unreadable_groups", "logstore_unreadable_groups",
            "logstore.groups.unreadable", GAUGE, "{group}",
            "Files of consumer groups that cannot be read"),
@@ -132,10 +132,10 @@ OF_STORE: Final = (
 
 OF_GROUP: Final = (
     Metric("members", "kafka_consumergroup_members", "kafka.consumer_group.members",
-           GAUGE, "{member}", "Members of a consumer group that live"),
+           GAUGE, "{member}", "Live members of a consumer group"),
     Metric("stuck_members", "logstore_consumergroup_stuck_members",
            "logstore.consumer_group.stuck_members", GAUGE, "{member}",
-           "Members that hold their partitions, and have not polled for too long"),
+           "Members that hold their partitions, but have not polled for too long"),
 )  # fmt: skip
 
 OF_GROUP_PARTITION: Final = (
@@ -162,7 +162,7 @@ def of_directory(
     Changes and locks nothing. Values known only to the writer (``flushes``): None.
 
     Raises:
-        StoreNotFoundError: the path does not exist, or is no store.
+        StoreNotFoundError: the path does not exist, or is not a store.
         StorageError: it cannot be read.
     """
     files = _files or Files()
@@ -185,11 +185,11 @@ def _holder(files: Files, path: str) -> tuple[int | None, int | None]:
         raise StoreNotFoundError(f"{path} is a file, not a store", path=path)
     root = open_root(files, path)
     try:
-        with storage_errors("look at", path), contextlib.suppress(FileNotFoundError):
+        with storage_errors("examine", path), contextlib.suppress(FileNotFoundError):
             check_is_store(root, must_exist=True)
             if not is_store(root, root.names()):
                 raise StoreNotFoundError(
-                    f"{path} is no store: it has no log", path=path
+                    f"{path} is not a store: it has no log", path=path
                 )
             return holder_of(root), state_of(root).unowned_since
         return None, None

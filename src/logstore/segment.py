@@ -213,8 +213,8 @@ class Segment(native.SegmentFields):
         if damage.unsupported:
             return UnsupportedError(
                 f"cannot read {self.path} at byte {position} (offset {first}): "
-                f"{damage.reason}. Nothing is wrong with the file; read it with a "
-                f"newer version",
+                f"{damage.reason}. The file is intact; read it with a newer "
+                "version",
                 path=self.path,
                 position=position,
                 offset=first,
@@ -238,8 +238,7 @@ class Segment(native.SegmentFields):
         """The damage of a batch at `pos` that ends after the end of its segment. No
         checksum covers its offset: the batch there is not the expected one."""
         return Damage(
-            f"offset {last_offset} lies behind the end of its segment, "
-            f"{self.next_offset}",
+            f"offset {last_offset} is past the end of its segment, {self.next_offset}",
             pos,
             offset,
         )

@@ -121,7 +121,7 @@ def session_defaults(builder: Any) -> Any:
     def get_or_create() -> Any:
         is_late = _is_running()
         session = make()
-        if getattr(session, "_sc", None) is not None:  # one of Spark Connect has none
+        if getattr(session, "_sc", None) is not None:  # not with Spark Connect
             has_reader = _prepare(session)
             if is_late and not _is_found(session):
                 _register_sources(session, has_reader=has_reader)

@@ -49,6 +49,23 @@ def test_tables_are_those_of_the_measurements() -> None:
     assert MAKE["page"](services, MAKE["TABLES_OF_SERVICES"]) == services
 
 
+def test_short_table_of_spark_has_the_numbers_of_this_page() -> None:
+    """Each rate of docs/spark.md is in a row of the same work here."""
+    spark = (DOCS / "spark.md").read_text(encoding="utf-8")
+    section = spark.partition("## How fast\n")[2].partition("\n## ")[0]
+    short = [line.strip("| ").split(" | ") for line in section.splitlines()]
+    rates = {cells[0]: cells[1:] for cells in short if len(cells) == 5}
+    assert len(rates) == 6  # with the head and the line below it
+    here = PAGE.partition("\n### Spark reads\n")[2].partition("\n### ")[0]
+    rows = [line for line in here.splitlines() if line.startswith("|")]
+    for work, found in list(rates.items())[2:]:
+        columns = "all seven" if "seven" in work else "four"
+        name = "all rows" if "all rows" in work else work
+        same = [row for row in rows if f"| {columns} | {name}" in row]
+        missing = [rate for rate in found if f"| {rate} |" not in "".join(same)]
+        assert (len(same) > 0, missing) == (True, []), work
+
+
 @pytest.mark.parametrize("path", MEASURED, ids=lambda path: path.stem)
 def test_measurements_say_when_and_where(path: Path) -> None:
     """They are small, too, with medians of at least seven rounds."""

@@ -204,7 +204,7 @@ def test_power_cut_of_the_demo_takes_what_no_sync_has_covered(
 
 def test_demo_refuses_too_few_records() -> None:
     """Unusable arguments."""
-    assert "no number from 12" in run("demo.py", "--records", "3", status=2)
+    assert "not a number of at least 12" in run("demo.py", "--records", "3", status=2)
 
 
 # ------------------------------------------------------------------------ the others

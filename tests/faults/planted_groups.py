@@ -106,9 +106,9 @@ BUGS_OF_GROUPS = (
         "a member that was thrown out commits",
         "group/member/holder.py",
         (("            if state.member(self.id) is None:\n"
-          "                raise self._fenced(\"it was thrown out",
+          "                raise self._fenced(\"it was evicted",
           "            if False:\n"
-          "                raise self._fenced(\"it was thrown out"),
+          "                raise self._fenced(\"it was evicted"),
          ("            if state.rows.get(partition) != row:\n"
           "                raise self._fenced", "            if False:\n"
           "                raise self._fenced")),

@@ -281,7 +281,7 @@ def test_place_that_cannot_be_looked_at_is_a_storage_error(tmp_path: Path) -> No
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     before = len(os.listdir("/proc/self/fd"))
-    with pytest.raises(logstore.StorageError, match="cannot look at"):
+    with pytest.raises(logstore.StorageError, match="cannot examine"):
         open_store(tmp_path / "data", _files=Failing())
     assert len(os.listdir("/proc/self/fd")) == before
 

@@ -172,36 +172,37 @@ VALUES: dict[str, Any] = {
 # fewest.
 TEXTS = {
     "OffsetOutOfRangeError": (
-        "the log of a-0 was cut to offset 3 under a reader that was to go on at 9: "
-        "what it has read from 3 on is no more. The log is [1, 5) now; read on from 3",
+        "the log of a-0 was truncated to offset 3 below the position 9 of a reader: "
+        "records that it read from 3 on no longer exist. The log is [1, 5) now; "
+        "continue from 3",
         "offset 9 is outside [1, 5]: the earliest that can be read is 1, the next to "
         "be written 5",
     ),
     "RecordNotFoundError": (
-        "a-0 has no record at offset 4: compaction has removed it, or no reader is to "
-        "see it. read(start=4) begins at the next one",
+        "a-0 has no record at offset 4: compaction removed it, or it is not "
+        "visible to readers. read(start=4) begins at the next one",
     ),
     "OffsetConflictError": (
         "expected offset 9 is not the next of a-0, which is 5; nothing was written",
     ),
     "PublicationConflictError": (
-        "'a' has published sequence 6; 4 comes before it. Its state went back, or two "
-        "have the same identity. Nothing was published",
+        "'a' has published sequence 6; 4 comes before it. Its state was reset, "
+        "or two publishers use the same identity. Nothing was published",
     ),
     "PublicationUnknownError": (
-        "'a' has published sequence 4 to the original of this store, and the copy may "
-        "lack its records. Nothing was published. Look which of them are there; then "
-        "go on with a higher sequence",
+        "'a' has published sequence 4 to the original of this store, and the "
+        "copy may lack its records. Nothing was published. Find out which "
+        "records are there, then continue with a higher sequence",
     ),
     "PublicationTimeoutError": (
-        "whether 'a' publishes sequence 4 is unknown: the process that has the store "
-        "has begun with it, and has not answered within 50 ms. Ask Store.published, or "
-        "hand the same in again, which publishes it once",
+        "whether 'a' publishes sequence 4 is unknown: the process that has the "
+        "store began to publish it, but did not answer within 50 ms. Ask "
+        "Store.published, or hand it in again, which publishes it only once",
     ),
     "CorruptRecordError": (
-        "checksum differs: /p at byte 17. Records 4 to 5 cannot be read here, reading "
-        "can go on at offset 6. Keep a copy of the file, then run `logstore-dump "
-        "verify` on its directory.",
+        "checksum differs: /p at byte 17. Records 4 to 5 cannot be read here, "
+        "reading can continue at offset 6. Keep a copy of the file, then run "
+        "`logstore-dump verify` on its directory.",
         "checksum differs: /p at byte 17. Records from offset 4 on cannot be read "
         "here. Keep a copy of the file, then run `logstore-dump verify` on its "
         "directory.",
@@ -451,7 +452,7 @@ def test_error_told_elsewhere_keeps_its_kind_and_facts(name: str) -> None:
     partly = errors.partly_done(error, ((1, range(3, 5)), (2, range(0))))
     assert str(renamed) == f"in the background: {error}"
     assert str(partly) == (
-        f"{error}. Appended before that, and there: offsets 3 to 4 of partition 1"
+        f"{error}. Appended before the error: offsets 3 to 4 of partition 1"
     )
     assert partly.appended == ((1, range(3, 5)), (2, range(0)))
     assert (error.appended, renamed.appended) == ((), ())

@@ -281,9 +281,9 @@ def test_directory_that_is_no_store_is_a_named_error(
     (tmp_path / "file").write_bytes(b"")
     store.topic("orders").flush()
     for path, word in (
-        (tmp_path / "missing", "nothing"),
+        (tmp_path / "missing", "no such file"),
         (tmp_path / "empty", "no store"),
-        (tmp_path / "etc", "no store"),
+        (tmp_path / "etc", "not a store"),
         (Path(store.path) / "orders-0", "parent"),
         (tmp_path / "file", "file"),
     ):

@@ -161,7 +161,7 @@ def has_reader(given: Mapping[str, str], reader: Any) -> bool:
         refuse("reader", choice, reason)
     if not _is_warned:
         _is_warned = True
-        logger.warning("option reader is auto, and Python reads: %s", reason)
+        logger.warning("option reader=auto: Python reads instead of Java: %s", reason)
     return False
 
 

@@ -66,8 +66,8 @@ def refuse_unknown(
         names: the names that the message lists.
     """
     near = difflib.get_close_matches(key.lower(), canonical, n=1)
-    hint = f"did you mean {canonical[near[0]]}?" if near else "there is no such option."
-    refuse(key, value, f"{hint} Known are {', '.join(names)}")
+    hint = f"did you mean {canonical[near[0]]}?" if near else "no such option."
+    refuse(key, value, f"{hint} Known options: {', '.join(names)}")
 
 
 def given_as_text(given: Mapping[str, Any]) -> dict[str, str]:
@@ -152,8 +152,8 @@ class Values:
             refuse(
                 name,
                 self._values[name],
-                f"allowed is a number and one of {allowed}, and no number with more "
-                f"than {_DIGITS_MAX} digits",
+                f"it must be a number of at most {_DIGITS_MAX} digits with one of "
+                f"{allowed}",
             )
         return min(int(count * _UNIT_MS[unit]), INT64_MAX)
 
@@ -230,7 +230,7 @@ def _milliseconds(name: str, given: str, subject: str, time: object) -> int:
         try:
             when = parse_time(time)
         except ValueError:
-            pass  # told below
+            pass  # refused below
         else:
             if when.utcoffset() is None:
                 refuse(
@@ -252,7 +252,7 @@ def _milliseconds(name: str, given: str, subject: str, time: object) -> int:
 
 
 def partition_number(text: str) -> int | None:
-    """The number of a partition, in its canonical form; None: it is none.
+    """The number of a partition, in its canonical form; None: it is not a number.
 
     Each number has only one form: of "1" and "01" in one object, only one would count.
     """
@@ -268,5 +268,5 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(members) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"{_shown(twice)} is there twice")
+        raise ValueError(f"{_shown(twice)} is given twice")
     return members

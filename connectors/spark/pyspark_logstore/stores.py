@@ -416,9 +416,9 @@ def check_store(path: str, expected: Identity) -> None:
         identity = identity_of(path, names=True)
     except OSError as error:
         raise NotSharedError(
-            f"{where} cannot be looked at: {error.strerror} (user {os.geteuid()}); the "
-            f"driver sees a store there. {ADVICE}, and be open to the user that the "
-            f"executors run as"
+            f"{where} cannot be examined: {error.strerror} (user {os.geteuid()}); the "
+            f"driver sees a store there. {ADVICE}, and be open to the user that "
+            "the executors run as"
         ) from error
     if identity is None:
         raise NotSharedError(
@@ -444,11 +444,11 @@ def directory_of(path: str, partition: TopicPartition) -> Identity | None:
         return identity_of(directory)
     except OSError as error:
         raise StorageError(
-            f"cannot look at {directory}, the directory of {partition}, on host "
+            f"cannot examine {directory}, the directory of {partition}, on host "
             f"{platform.node()}: {error.strerror}. {ADVICE}",
             errno=error.errno,
             path=directory,
-            action="look at",
+            action="examine",
         ) from error
 
 

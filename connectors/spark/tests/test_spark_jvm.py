@@ -402,6 +402,6 @@ def test_option_chooses_the_reader(
     assert JVM not in plan("auto")
     warnings = [r.getMessage() for r in caplog.records if "reader" in r.getMessage()]
     assert len(warnings) == 1
-    assert "the command `python -m logstore.spark` builds it" in warnings[0]
+    assert "`python -m logstore.spark` builds it" in warnings[0]
     with pytest.raises(logstore.ConfigError, match="python -m logstore"):
         plan("jvm")

@@ -310,7 +310,7 @@ def test_auto_falls_back_with_exactly_one_warning(
     for reader in (spark.read, spark.readStream, spark.read):
         assert JVM not in load("auto", reader)
     (warning,) = (record.getMessage() for record in caplog.records)
-    assert warning.startswith("option reader is auto, and Python reads: ")
+    assert warning.startswith("option reader=auto: Python reads instead of Java: ")
     assert advice in warning
     for reader in (spark.read, spark.readStream):
         with pytest.raises(logstore.ConfigError, match=advice):

@@ -137,7 +137,7 @@ def run(java_home: str, tmp_path: Path) -> Callable[..., Any]:
         result = json.loads(done.stdout.splitlines()[-1])
         # spark-submit gives both of the program's outputs as its own standard output.
         lines = [*done.stdout.splitlines(), *done.stderr.splitlines()]
-        result["warnings"] = [line for line in lines if "option reader is auto" in line]
+        result["warnings"] = [line for line in lines if "option reader=auto" in line]
         return result
 
     return run
@@ -295,7 +295,7 @@ def without_jar(tmp_path: Path) -> Path:
     return folder
 
 
-MENDED_BY = "the command `python -m logstore.spark` builds it"
+MENDED_BY = "`python -m logstore.spark` builds it"
 
 
 @pytest.mark.parametrize(
@@ -360,7 +360,7 @@ def test_command_builds_the_jar_or_says_why_not(without_jar: Path) -> None:
     refused = build(without_jar, PATH="", JAVA_HOME="")
     assert refused.returncode == 1
     assert refused.stdout == ""
-    assert "there is no javac: install a JDK 17 or later" in refused.stderr
+    assert "no javac found: install a JDK 17 or later" in refused.stderr
     for _ in range(2):
         built = build(without_jar)
         assert built.returncode == 0, built.stderr

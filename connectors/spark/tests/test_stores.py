@@ -153,7 +153,7 @@ def test_path_that_a_task_may_not_look_at_says_so(
     writer.close()
     Path(writer.path).rename(f"{writer.path}-away")
     Path(writer.path).symlink_to(writer.path)
-    with pytest.raises(NotSharedError, match=r"option path: .* cannot be looked at"):
+    with pytest.raises(NotSharedError, match=r"option path: .* cannot be examined"):
         rows_of(reader, planned)
 
 

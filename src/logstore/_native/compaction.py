@@ -55,7 +55,7 @@ def _memory(size: int) -> mmap.mmap:
     """Memory of this size, or what the system grants: a half, a quarter, and so on.
 
     Raises:
-        MemoryError: it has not even that of the smallest map.
+        MemoryError: the system does not grant even the smallest map.
     """
     # Private: most systems give larger pages only to such.
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
@@ -330,8 +330,8 @@ class Compaction:
         last_offset: int,
         checks: int,
     ) -> CompactionStep:
-        """Put what stays of batches into `out`, up to a compressed one, or as much as
-        fits."""
+        """Write the records of batches that stay to `out`, up to a compressed batch, or
+        as many as fit."""
         walk = self._walk
         walk.pos, walk.last_offset = pos, last_offset
         status = lib.ls_compact_batches(

@@ -90,12 +90,12 @@ _REASONS: Final[dict[int, str]] = {
     lib.LS_E_CRC: "checksum differs",
     lib.LS_E_LENGTH: "a length is impossible",
     lib.LS_E_MAGIC: "magic is above 2",
-    lib.LS_E_NO_MAGIC: "magic is negative, which it is in no version",
+    lib.LS_E_NO_MAGIC: "magic is negative",
     lib.LS_E_CODEC: "codec is not known for this magic",
     lib.LS_E_RECORD: "a record contradicts its own length",
     lib.LS_E_VARINT: "a varint is longer than its type",
     lib.LS_E_OFFSET: "offsets do not increase or lie outside their batch",
-    lib.LS_E_COUNT: "a record or header count cannot be true",
+    lib.LS_E_COUNT: "a record or header count is impossible",
     lib.LS_E_NESTED: "a wrapper holds a compressed message, or none of magic 0 or 1",
     lib.LS_E_EMPTY: "a wrapper holds no record",
     lib.LS_E_TOO_LARGE: "a record is larger than the limit",
@@ -306,7 +306,7 @@ def int64_array(values: Sequence[int]) -> Any:
 
 
 def smallest(numbers: Any, count: int) -> int:
-    """The smallest of `count` 64 bit integers; `OFFSET_MAX` of none."""
+    """The smallest of `count` 64 bit integers; `OFFSET_MAX` if `count` is 0."""
     return int(lib.ls_smallest(numbers, count))
 
 
@@ -316,7 +316,8 @@ def first_null(lengths: Any, count: int) -> int:
 
 
 def times_array(items: Sequence[Any]) -> Any:
-    """Timestamps to store; None if one of a list or tuple is no int from -1 on."""
+    """Timestamps to store; None if one of a list or tuple is not an int of at least
+    -1."""
     packed = pack_times(items)  # type: ignore[arg-type]
     return None if packed is None else ffi.from_buffer("int64_t[]", packed)
 

@@ -104,7 +104,7 @@ class Signal:
                 waiters.remove(lock)
 
     def add(self, wakeable: Wakeable) -> None:
-        """Wake something that is no thread. Check the condition after it."""
+        """Add a waiter that is not a thread. Check the condition after it."""
         self._waiters.append(wakeable)
 
     def remove(self, wakeable: Wakeable) -> None:

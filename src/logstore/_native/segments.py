@@ -58,7 +58,7 @@ class SegmentState:
         return other
 
     def assign(self, other: SegmentState) -> None:
-        """Become equal to another one."""
+        """Copy the values of another one."""
         self.raw[0] = other.raw[0]
 
     @property
@@ -310,7 +310,8 @@ class IndexCheck:
         raw.batches = raw.is_doubtful = 0
 
     def walk_over(self, data: Any, size: int) -> None:
-        """Compare the batches of data[0, size), which were checked another way."""
+        """Compare the index entries with the batches of data[0, size), which the caller
+        has checked."""
         lib.ls_check_indexes(data, size, self.raw)
 
     def commit(self, size: int) -> int:

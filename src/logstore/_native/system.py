@@ -168,8 +168,8 @@ class Step(NamedTuple):
 
 
 class Steps:
-    """System calls that are made one after the other, until one has another result than
-    it must; for one thread at a time.
+    """System calls made in order, until one has an unexpected result; for one thread at
+    a time.
 
     Raises:
         ValueError: a name has a NUL.
@@ -290,7 +290,7 @@ def open_at(
         is_file: it must be a regular file; one that this makes has just this mode.
 
     Raises:
-        OSError: the system refuses; EINVAL: it is no regular file, and must be.
+        OSError: the system refuses; EINVAL: it is not a regular file, and must be.
     """
     sys.audit("open", name, None, flags)
     call = lib.ls_sys_open_file if is_file else lib.ls_sys_open
@@ -312,7 +312,7 @@ def read_name(dir_fd: int, name: str, most: int) -> tuple[int, bytes]:
     close it: how long it is, and its bytes.
 
     Raises:
-        OSError: the system refuses; EINVAL: it is no regular file.
+        OSError: the system refuses; EINVAL: it is not a regular file.
     """
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     sys.audit("open", name, None, flags)
@@ -330,8 +330,8 @@ def read_name(dir_fd: int, name: str, most: int) -> tuple[int, bytes]:
 
 
 def close(fd: int) -> None:
-    """Close a descriptor, which is closed also if the system reports an error. It is
-    not made again after a signal: the number may be another file's by then.
+    """Close a descriptor, which is closed even if the system reports an error. The call
+    is not repeated after a signal: the number may belong to another file by then.
 
     Raises:
         OSError: the system reports one, but for EINTR.

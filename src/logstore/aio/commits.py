@@ -50,8 +50,9 @@ class _Call:
 
     Attributes:
         future: of the task that waits; only the loop uses it.
-        call: what the thread is to call.
-        ends: from its result: what must be durable before the task continues.
+        call: the function that the thread calls.
+        ends: gets its result, and returns what must be durable before the task
+            continues.
         is_begun: the call begins something, and returns a function that waits for the
             result.
         line: the line that it is in, if any.
@@ -79,7 +80,7 @@ class _Call:
         self.error: BaseException | None = None
 
     def leave(self) -> None:
-        """It is no longer in its line."""
+        """Remove it from its line."""
         if self.line is not None:
             self.line.count -= 1
             self.line = None

@@ -40,7 +40,8 @@ class _Seat:
         self._views = partition._views
 
     def begin(self) -> bool:
-        """Whether it had not begun, and so is to look once more."""
+        """Begin to follow. Returns False if it had begun; after True, look once
+        more."""
         if self._has_begun:
             return False
         self._has_begun = True

@@ -32,8 +32,8 @@ class Binding:
         if bound is not running:
             state = "is closed" if bound.is_closed() else "is another one"
             raise EventLoopError(
-                f"{self._name} is used in an event loop, and belongs to one that "
-                f"{state}. Make another logstore.aio.Store of the same logstore.Store "
-                f"(its attribute `blocking`) for this loop"
+                f"{self._name} is used in an event loop, but belongs to one that "
+                f"{state}. Make another logstore.aio.Store of the same "
+                "logstore.Store (its attribute `blocking`) for this loop"
             )
         return running

@@ -532,7 +532,7 @@ def _fixed_headers(
 def fixed_columns(
     values: Any, keys: Any, timestamps_ms: Any, headers: Any
 ) -> tuple[Column, Column | None, Column | None, Column | None]:
-    """The arguments of `append_many`, which do not change any more."""
+    """Copy the arguments of `append_many`, so that the caller cannot change them."""
     value_list, key_list, stamps, header_list = as_columns(
         values, keys, timestamps_ms, headers
     )

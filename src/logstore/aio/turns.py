@@ -1,12 +1,11 @@
-"""Whose turn it is to use a consumer: a call in its thread, or a task that is given
-records by the loop.
+"""Decides which call uses a consumer next: one in its thread, or a task that gets
+records from the loop.
 
 The thread makes the calls in the order in which the tasks have asked for them. Records
 are read ahead by the thread, for all tasks that wait for some at a time, and a task
 takes them when it has the turn: as long as it has it, nothing is done that was asked
 for later. A task that was cancelled gives its turn back, and so has taken nothing. The
-effect of a cancelled call is undone in the same way: before anything that was asked for
-later.
+effect of a cancelled call is undone before any later request, too.
 """
 
 from __future__ import annotations

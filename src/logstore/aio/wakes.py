@@ -371,7 +371,7 @@ class Wakes:
             self._by_number.setdefault(number, weakref.WeakSet()).add(place)
 
     def _read(self) -> None:
-        """Let the loop report when there are reports."""
+        """Watch the descriptor of reports in the event loop."""
         reports, is_on = self._reports, self._is_reading or self._resting is not None
         if is_on or reports is None or reports.fd < 0:
             return
@@ -382,7 +382,7 @@ class Wakes:
             self.loop().call_soon(self._rung)
 
     def _stop_reading(self) -> None:
-        """Let the loop not report, also not after the rest that it may be in."""
+        """Stop watching in the event loop, and cancel a pending rest."""
         if self._resting is not None:
             self._resting.cancel()
             self._resting = None

@@ -58,7 +58,7 @@ class MessageError(ValueError):
     Attributes:
         field: the wrong field, as ``OffsetCommitValue.metadata``; "": no single one.
         position: first byte of the field in the message.
-        is_newer: the version is newer than the known ones: no damage.
+        is_newer: the version is newer than the known ones; this is not damage.
         java: the words of Kafka's own classes for the same bytes.
     """
 
@@ -145,7 +145,7 @@ class Message(Struct):
         Args:
             version: the version of bytes that do not begin with one.
             release: leaves out the fields that later releases of Kafka have added.
-            errors: how to decode text that is no UTF-8, as for `bytes.decode`. Unless
+            errors: how to decode text that is not UTF-8, as for `bytes.decode`. Unless
                 it is ``"strict"``, bytes are read as Kafka's own classes read them,
                 which accept more: bytes that are left over, tags in any order.
 
@@ -390,7 +390,7 @@ class Reader:
         try:
             return self.take(field.name, length).decode("utf-8", self._errors)
         except UnicodeDecodeError as error:
-            raise self.error(field.name, f"no UTF-8: {error}", begin) from None
+            raise self.error(field.name, f"not UTF-8: {error}", begin) from None
 
     def _bytes(self, field: Field) -> bytes | None:
         length = self._length(field, _INT32)
@@ -488,8 +488,7 @@ class Writer:
             data = text.encode()
         except UnicodeEncodeError:
             raise ConfigError(
-                f"{field} {text[:80]!r} has a surrogate, which is no character; "
-                f"nothing was written",
+                f"{field} {text[:80]!r} has a surrogate; nothing was written",
                 name=field,
                 value=text,
             ) from None

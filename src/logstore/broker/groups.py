@@ -173,9 +173,9 @@ def _groups(directories: BrokerDirectories) -> KafkaGroups:
     if groups.partition_count > _PARTITIONS_MAX:
         numbers = directories.partition_numbers(OFFSETS_TOPIC)
         problems.append(
-            f"{OFFSETS_TOPIC} would have {groups.partition_count} partitions by the "
-            f"highest number that a directory or a checkpoint names. Only those that "
-            f"are named were looked for, and in which one a group is is not known"
+            f"{OFFSETS_TOPIC} would have {groups.partition_count} partitions by "
+            "the highest number that a directory or a checkpoint names. Only the "
+            "named ones were searched, and the partition of a group is not known"
         )
     for number in numbers:
         partition = directories.longest(TopicPartition(OFFSETS_TOPIC, number))
@@ -191,9 +191,9 @@ def _groups(directories: BrokerDirectories) -> KafkaGroups:
         acknowledged = directories.high_watermark(OFFSETS_TOPIC, number)
         if log.end_offset < acknowledged:
             problems.append(
-                f"{OFFSETS_TOPIC}-{number} ends at offset {log.end_offset} here; the "
-                f"broker had it up to {acknowledged}: what was committed after that is "
-                f"not here"
+                f"{OFFSETS_TOPIC}-{number} ends at offset {log.end_offset} here; "
+                f"the broker had it up to {acknowledged}: later commits are "
+                "missing"
             )
     groups.sort(key=lambda group: (group.group, group.offsets_partition))
     groups.missing = tuple(missing)

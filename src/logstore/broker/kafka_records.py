@@ -388,7 +388,8 @@ def _uuid_bytes(text: str) -> bytes:
         data = b""
     if len(data) != 16:
         raise ConfigError(
-            f"topic id {text!r:.80} has no 32 hexadecimal digits; nothing was written",
+            f"topic id {text!r:.80} does not have 32 hexadecimal digits; nothing "
+            "was written",
             name="topic_id",
             value=text,
         )

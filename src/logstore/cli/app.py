@@ -12,10 +12,10 @@ import logstore
 from logstore.cli import suggestions
 
 _SUMMARY: Final = f"""\
-Look at stores, partitions and single files of logstore and of Kafka. PATH is a store
-(a Kafka log directory is one), a partition directory or one file. Everything but
-{", ".join(suggestions.HARMLESS)} and doctor --write-test only reads, and may run while
-a writer or a broker works."""
+Inspect stores, partitions and single files of logstore and of Kafka. PATH is a store
+(a Kafka log directory is one), a partition directory or one file. All subcommands
+except {", ".join(suggestions.HARMLESS)} and doctor --write-test only read, and may run
+while a writer or a broker is running."""
 _STATUS: Final = """\
 Exit status: 0 clean (also with notes), 1 problems found, 2 unusable arguments or
 unreadable path, 130 interrupted. `logstore-dump SUBCOMMAND --help` has examples."""

@@ -31,19 +31,19 @@ EXAMPLES: Final = ["compact data --dry-run", "compact data --all"]
     "--all",
     "force",
     is_flag=True,
-    help="Also topics of which the part that was not compacted yet is small.",
+    help="Also compact topics with little uncompacted data.",
 )
 @click.option(
     "--max-memory",
     type=click.IntRange(min=6 << 20),
     default=64 << 20,
     show_default=True,
-    help="Bytes of memory for keys; with less, the log is rewritten more often.",
+    help="Memory for keys, in bytes; with less, the log is rewritten more often.",
 )
 @click.option(
     "--max-bytes-per-s",
     type=click.IntRange(min=1),
-    help="Read no more than so many bytes in a second.",
+    help="Read at most this many bytes per second.",
 )
 @options.output_format()
 @options.permissions

@@ -192,8 +192,8 @@ class DamageLog:
         self._raise_status(PROBLEMS)
         self.missing.append(Missing(name, first, following, is_asked=False))
         self._warn(
-            f"{name}: {damaged.error} Left out: {offsets_text(first, following)}; "
-            f"these records may be at or after the time asked for, which is not known."
+            f"{name}: {damaged.error} Left out: {offsets_text(first, following)}; it "
+            "is not known whether these records are at or after the requested time."
         )
 
     def _met(
@@ -217,7 +217,11 @@ class DamageLog:
         if first < until:
             self.missing.append(Missing(name, first, until))
         self._has_ended = self._has_ended or self.is_strict
-        what = "the rest of it" if self.is_strict else offsets_text(first, until)
+        what = (
+            "the rest of the partition"
+            if self.is_strict
+            else offsets_text(first, until)
+        )
         self._warn(f"{name}: {damaged.error} Left out: {what}.")
         return True
 
@@ -226,8 +230,9 @@ class DamageLog:
     def torn(self, source: DamagedFile, entry: Any) -> None:
         """Note the torn end of a file, as a crash, or a writer at work, leaves it."""
         self._warn(
-            f"{source.path} at byte {entry.position}: the end is no whole batch "
-            f"({entry.damage}); {counted(entry.size_bytes, 'byte')} left out",
+            f"{source.path} at byte {entry.position}: the file ends with an "
+            f"incomplete batch ({entry.damage}); {counted(entry.size_bytes, 'byte')} "
+            "left out",
             "note",
         )
 
@@ -281,7 +286,7 @@ class DamageLog:
                 f"missing in all: {'at least ' * least}{text}"
                 + ("" if least else f", at most {counted(count, 'record')}")
                 + (
-                    "; --on-corruption skip reads on behind the damage"
+                    "; --on-corruption skip continues after the damage"
                     if self._has_ended
                     else ""
                 ),
@@ -292,7 +297,9 @@ class DamageLog:
 
 def _missing_text(missing_range: Missing) -> str:
     unknown = (
-        "" if missing_range.is_asked else "; whether they were asked for is not known"
+        ""
+        if missing_range.is_asked
+        else "; it is not known whether they were requested"
     )
     if missing_range.next_offset is None:
         return f"{missing_range.name} from offset {missing_range.first} on{unknown}"

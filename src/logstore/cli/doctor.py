@@ -20,7 +20,7 @@ _ORDER: Final = {"ok": 0, "note": 1, "problem": 2}
 
 @command(
     "doctor",
-    "Look at what a store stands on: file system, mount, permissions, limits.",
+    "Check the environment of a store: file system, mount, permissions, limits.",
     EXAMPLES,
     path="a store",
 )

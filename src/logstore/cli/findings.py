@@ -16,12 +16,12 @@ from logstore.cli.text import grouped, plural, size_text
 
 # Words for many notes of a kind; without them the first of the notes is printed.
 _GROUPS: Final = {
-    "zero-tail": ("index", "with zeros behind {} entries"),
+    "zero-tail": ("index", "with zeros after {} entries"),
     "torn-tail": ("log", "with a torn tail, which the next opening for writing cuts"),
     "missing-index": ("segment", "without a finished index"),
-    "orphan": ("file", "without a log beside {}"),
-    "in-use": ("place", "in use, and looked at again"),
-    "foreign": ("directory", "that {} no partition"),
+    "orphan": ("file", "without a log next to {}"),
+    "in-use": ("place", "in use, and checked again"),
+    "foreign": ("directory", "that {} not a partition"),
 }
 _PATH: Final = re.compile(r"(/[^/\s:;,]+)+")
 _NUMBER: Final = re.compile(r"[0-9]+")
@@ -31,7 +31,7 @@ _DERIVED: Final = frozenset(
     {"offset-index", "time-index", "transaction-index", "producer-snapshot"}
 )
 _FEW: Final = 3  # up to this many equal problems or actions are a line each
-_AFTER_DAMAGE: Final = "it lies behind the first damage"
+_AFTER_DAMAGE: Final = "it follows the first damage"
 
 
 def note_lines(
@@ -59,13 +59,13 @@ def _group_text(kind: str, notes: list[logstore.types.VerifyNote]) -> str:
     word, rest = _GROUPS[kind]
     # Such as "22 indexes with zeros ... their entries"
     text = rest.format("are" if kind == "foreign" else "their")
-    text = text.replace("beside their", "beside them")
+    text = text.replace("next to their", "next to them")
     return f"{grouped(len(notes))} {plural(word)} {text}"
 
 
 def _is_named(kind: str, message: str) -> bool:
     """Whether the words for a kind fit: some kinds have several messages."""
-    phrases = {"in-use": "being written to", "foreign": "is no partition"}
+    phrases = {"in-use": "being written to", "foreign": "is not a partition"}
     return phrases.get(kind, "") in message
 
 
@@ -126,5 +126,5 @@ def _actions_text(some: list[logstore.types.RepairAction]) -> str:
     size = size_text(sum(action.bytes for action in some))
     return (
         f"{grouped(len(some))} segments of {os.path.dirname(first.path)}{between}, "
-        f"{size}, go as a whole: they lie behind the first damage"
+        f"{size}, are removed as a whole: they follow the first damage"
     )

@@ -88,7 +88,7 @@ def export(path: str, **arguments: Any) -> int:
 
 @command(
     "groups reset",
-    "Commit other offsets for a group of a store, which has no member that lives.",
+    "Reset the committed offsets of a group that has no live members.",
     RESET_EXAMPLES,
     path="a store",
 )
@@ -106,7 +106,7 @@ def reset(path: str, **arguments: Any) -> int:
     printer = Printer()
     check_store(path)
     if (arguments["to"] is None) == (arguments["shift"] is None):
-        raise click.UsageError("give one of --to and --shift")
+        raise click.UsageError("give either --to or --shift")
 
     def change(
         dry_run: bool, planned: list[logstore.types.OffsetChange] | None
@@ -134,7 +134,8 @@ def _confirmed(
     """Show what would be done, ask, and do exactly that.
 
     Args:
-        change: called with whether it is a dry run, and the result that was confirmed.
+        change: called with whether it is a dry run, and the changes that were
+            confirmed.
         parts: of such a result.
     """
     dry_run = arguments["dry_run"]
@@ -143,7 +144,7 @@ def _confirmed(
     else:
         planned = change(True, None)
         refuse_unasked(printer)
-        # Where the question is: standard output may be a file, and gets the result.
+        # On standard error, like the question: standard output gets the result.
         _show(Printer(printer.err, printer.err), arguments, parts(planned), True)
         if not parts(planned)[0]:
             return 0

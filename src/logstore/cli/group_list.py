@@ -376,12 +376,15 @@ def about_members(stores: Iterable[logstore.types.ConsumerGroups]) -> Iterator[s
         for member in group.members:
             who = f"group {group.group}: process {member.pid}"
             if member.has_ended:
-                yield f"{who} has ended, and a child of it holds its locks: end that"
+                yield (
+                    f"{who} has ended, but a child of it still holds its locks: end "
+                    "that child"
+                )
             elif member.stuck_ms is not None:
                 late = grouped(member.stuck_ms // 1000)
                 yield (
-                    f"{who}{_held(group, member)} is stuck: it has not polled for "
-                    f"{late} s more than it may"
+                    f"{who}{_held(group, member)} is stuck: its poll is {late} s "
+                    "overdue"
                 )
 
 
@@ -410,8 +413,8 @@ def _not_here(
     missing = groups.missing
     if not groups.partition_count and not names:
         yield (
-            f"{', '.join(paths)}: neither files of groups nor a partition of "
-            f"__consumer_offsets are here"
+            f"{', '.join(paths)}: no files of groups and no partition of "
+            "__consumer_offsets found"
         )
         return
     if missing:
@@ -420,7 +423,7 @@ def _not_here(
             shown += f" and {grouped(len(missing) - _FEW)} more"
         yield (
             f"{counted(len(missing), 'partition')} of __consumer_offsets of "
-            f"{groups.partition_count} {'are' if len(missing) > 1 else 'is'} not here "
+            f"{groups.partition_count} {'are' if len(missing) > 1 else 'is'} missing "
             f"({shown}): groups in them are not listed"
         )
     for pattern in patterns:
@@ -430,8 +433,8 @@ def _not_here(
             yield f"there is no group {pattern}"
         else:
             yield (
-                f"group {pattern} would be in __consumer_offsets-"
-                f"{groups.partition_of(pattern)}, which is not here"
+                f"group {pattern} would be in "
+                f"__consumer_offsets-{groups.partition_of(pattern)}, which is missing"
             )
     if groups.other_records:
         count = sum(groups.other_records.values())

@@ -25,7 +25,8 @@ _STYLES: Final = {"ok": "ok", "warns": "note", "changes": "note"}
 
 @command(
     "handover check",
-    "Tell what a Kafka broker will do with a store, or logstore with that of a broker.",
+    "Show what a Kafka broker would do with a store, or logstore with a broker's "
+    "directory.",
     EXAMPLES,
     path="a store, which is the log directory of a broker",
 )

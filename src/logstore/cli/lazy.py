@@ -43,7 +43,7 @@ class LazyPackage:
     """A module that is imported when one of its names is used.
 
     Args:
-        instead: a module of ours with the same names, for where it is not installed.
+        instead: a module of ours with the same names, used if it is not installed.
     """
 
     def __init__(self, name: str, instead: str = "") -> None:

@@ -132,7 +132,7 @@ class FileSource:
         self, asked: Asked = EVERYTHING, on_progress: OnProgress | None = None
     ) -> Iterator[logstore.RecordBatch]:
         """The intact batches that have an offset in `asked`. With ``raise`` they end at
-        the first damage in it; a torn end is reported and is no damage. `on_progress`
+        the first damage in it; a torn end is reported and is not damage. `on_progress`
         is called with the bytes done and in all."""
         last = -1
         broken: list[Any] = []

@@ -14,7 +14,7 @@ _HEAD: Final = """\
 .\\" Written by docs/make_man.py from the definitions of the subcommands.
 .TH LOGSTORE-DUMP 1 "" "pylogstore {version}" "User Commands"
 .SH NAME
-logstore-dump \\- look at stores and partitions of logstore and of Kafka
+logstore-dump \\- inspect stores and partitions of logstore and of Kafka
 .SH SYNOPSIS
 .B logstore-dump
 .I SUBCOMMAND

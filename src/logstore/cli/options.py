@@ -56,8 +56,8 @@ def output_format(*more: str) -> Decorator:
         type=click.Choice(["text", "jsonl", *more]),
         default="text",
         show_default=True,
-        help="How to print: text for people, jsonl for one JSON object a line"
-        + (", html for one file with pictures." if more else "."),
+        help="Output format. jsonl: one JSON object per line"
+        + ("; html: one page with charts." if more else "."),
     )
 
 
@@ -66,7 +66,7 @@ topic = click.option(
     "topics",
     type=TOPIC,
     multiple=True,
-    help="Of a store: only this topic, or those that a pattern matches, such as "
+    help="Only this topic of a store, or topics that match a pattern such as "
     "'orders*'. May be repeated.",
 )
 partition = click.option(
@@ -74,7 +74,7 @@ partition = click.option(
     "numbers",
     type=COUNT,
     multiple=True,
-    help="Of a store: only partitions of this number. May be repeated.",
+    help="Only partitions of a store with this number. May be repeated.",
 )
 choice = together(topic, partition)
 
@@ -82,32 +82,32 @@ first = click.option(
     "--from",
     "first",
     type=BOUND,
-    help="Begin with this offset, with the N last records of each partition (-N), or "
-    "with the first record at or after a time: 2024-05-01T12:00:00Z (without a zone: "
-    "local time), or 1714564800000ms.",
+    help="Start at this offset, at the last N records of each partition (-N), "
+    "or at the first record at or after a time: 2024-05-01T12:00:00Z "
+    "(without a zone: local time), or 1714564800000ms.",
 )
 until = click.option(
     "--until",
     "stop",
     type=BOUND,
-    help="End before this offset, before the N last records of each partition (-N), "
-    "or before the first record at or after this time.",
+    help="Stop before this offset, before the last N records of each "
+    "partition (-N), or before the first record at or after this time.",
 )
 hidden_until = click.option("--to", "stop_alias", type=BOUND, hidden=True)
 bounds = together(first, until)
 
-limit = click.option("--limit", type=COUNT, help="Stop after so many of what is shown.")
+limit = click.option("--limit", type=COUNT, help="Stop after this many entries.")
 skip = click.option(
-    "--skip", type=COUNT, default=0, help="Leave out so many of what would be shown."
+    "--skip", type=COUNT, default=0, help="Skip this many entries first."
 )
 payload = click.option(
     "--payload",
     type=click.Choice(PAYLOADS),
     default="auto",
     show_default=True,
-    help="How keys, values and header values are shown. auto: text as text, all else "
-    "as base64 in JSON and CSV and with escapes in text; utf8: with escapes for what "
-    "is not text; json: parsed if it is JSON; none: sizes.",
+    help="How to show keys, values and header values. auto: text as text, "
+    "other bytes as base64 in JSON and CSV and escaped in text; utf8: "
+    "escape bytes that are not text; json: parse JSON; none: only sizes.",
 )
 times = click.option(
     "--time",
@@ -128,9 +128,10 @@ isolation = click.option(
 on_corruption = click.option(
     "--on-corruption",
     type=click.Choice(["raise", "skip"]),
-    help="raise: a partition ends at its first damage; skip: only what is damaged is "
-    "left out. Either way the next partitions follow, missing records are reported on "
-    "standard error, and the exit status is 1. (default: raise; skip for single files)",
+    help="raise: stop each partition at its first damage; skip: leave out only damaged "
+    "parts. In both cases the next partitions follow, missing records are reported "
+    "on standard error, and the exit status is 1. (default: raise; skip for single "
+    "files)",
 )
 key = together(
     click.option(
@@ -149,11 +150,13 @@ key = together(
 last = click.option(
     "--last",
     type=COUNT,
-    help="Of what would be shown only so many records of each partition: the last "
-    "ones, the newest at the end.",
+    help="Print only this many records of each partition: the last of the "
+    "selected ones, newest at the end.",
 )
 grep = click.option(
-    "--grep", type=PATTERN, help="Only records whose key or value has a match."
+    "--grep",
+    type=PATTERN,
+    help="Only records whose key or value matches this regular expression.",
 )
 
 
@@ -162,72 +165,74 @@ def template(*short: str) -> Decorator:
         *short,
         "--template",
         metavar="FORMAT",
-        help="Print each record as this says, as kcat's -f: %t topic, %p partition, "
-        "%o offset, %k key, %s value, %K and %S their lengths (-1: null), %T timestamp "
-        "in milliseconds, %h headers, %% a percent sign; \\n, \\t, \\r, \\xNN. No line "
-        "end is added.",
+        help="Format of each record, like -f of kcat: %t topic, %p partition, "
+        "%o offset, %k key, %s value, %K and %S their lengths (-1: "
+        "null), %T timestamp in milliseconds, %h headers, %% a percent "
+        "sign; \\n, \\t, \\r, \\xNN. No line end is added.",
     )
 
 
 kafka = click.option(
     "--kafka",
     is_flag=True,
-    help="The text that kafka-dump-log prints, of whole files.",
+    help="Print whole files as kafka-dump-log does.",
 )
 kafka_release = click.option(
     "--kafka-release",
     type=click.Choice(logstore.kafka.RELEASES),
-    help="The release whose text is printed (default: 3.9).",
+    help="Print as this release of Kafka does (default: 3.9).",
 )
 kafka_records = together(
     click.option(
         "--offsets-decoder",
         is_flag=True,
-        help="Of __consumer_offsets: what its records mean.",
+        help="Decode the records of __consumer_offsets.",
     ),
     click.option(
         "--transaction-log-decoder",
         is_flag=True,
-        help="Of __transaction_state: what its records mean.",
+        help="Decode the records of __transaction_state.",
     ),
     click.option(
         "--share-group-state-decoder",
         is_flag=True,
-        help="Of __share_group_state: what its records mean (from release 4.2 on).",
+        help="Decode the records of __share_group_state (release 4.2 and later).",
     ),
     click.option("--cluster-metadata-decoder", is_flag=True, hidden=True),
     click.option("--remote-log-metadata-decoder", is_flag=True, hidden=True),
     click.option(
         "--key-decoder-class",
         metavar="NAME",
-        help="What makes text of a key: StringDecoder, IntegerDecoder or LongDecoder "
-        "of org.apache.kafka.tools.api.",
+        help="Decoder for keys: StringDecoder, IntegerDecoder or LongDecoder of "
+        "org.apache.kafka.tools.api.",
     ),
-    click.option("--value-decoder-class", metavar="NAME", help="The same for a value."),
+    click.option("--value-decoder-class", metavar="NAME", help="Decoder for values."),
     click.option(
         "--skip-record-metadata",
         is_flag=True,
-        help="Of records only keys and values.",
+        help="Print only keys and values of records.",
     ),
 )
 kafka_max_bytes = click.option(
-    "--max-bytes", type=COUNT, help="Of a log only the batches in so many bytes."
+    "--max-bytes",
+    type=COUNT,
+    help="Read only batches in the first bytes of a log, up to this many.",
 )
 kafka_index = together(
     click.option(
         "--index-sanity-check",
         is_flag=True,
-        help="Of indexes only whether a broker that starts rebuilds them.",
+        help="Only check whether a starting broker would rebuild the indexes.",
     ),
     click.option(
         "--verify-index-only",
         is_flag=True,
-        help="Of indexes only the entries that do not fit the log.",
+        help="Print only index entries that contradict the log.",
     ),
     click.option(
         "--max-message-size",
         type=COUNT,
-        help="The largest batch that an entry of an index may lead to (default: "
+        help="Size of the largest batch that an index entry may point to (default: "
         "5242880 bytes).",
     ),
 )
@@ -235,28 +240,30 @@ kafka_files = click.option(
     "--files",
     type=FileType("FILE,FILE..."),
     required=True,
-    help="The files: .log, .index, .timeindex, .txnindex, .snapshot, and .checkpoint "
-    "of KRaft.",
+    help="Files to print: .log, .index, .timeindex, .txnindex, .snapshot, and "
+    ".checkpoint of KRaft.",
 )
 kafka_depth = together(
-    click.option("--deep-iteration", is_flag=True, help="A line for each record."),
+    click.option(
+        "--deep-iteration", is_flag=True, help="Print a line for each record."
+    ),
     click.option(
         "--print-data-log",
         is_flag=True,
-        help="And its key and value; each decoder implies it.",
+        help="Also print the key and value of each record; implied by every decoder.",
     ),
 )
 decompressed = click.option(
     "--max-batch-decompressed-bytes",
     type=SIZE,
-    help="The largest size of a batch after decompression; bytes, or with KiB, MiB, "
-    "GiB (default: 256MiB). A larger batch is an error; of a single file, and in "
-    "verify --deep and repair, it is left out and reported.",
+    help="Largest size of a decompressed batch, in bytes or with KiB, MiB, "
+    "GiB (default: 256MiB). A larger batch is an error; single files, "
+    "verify --deep and repair leave it out and report it.",
 )
 segments = click.option(
     "--segments",
     is_flag=True,
-    help="List the segments of each partition, too (`*`: the active one).",
+    help="Also list the segments of each partition (`*`: the active one).",
 )
 
 
@@ -265,7 +272,7 @@ def sort(columns: tuple[str, ...]) -> Decorator:
         "--sort",
         type=click.Choice([name for c in columns for name in (c, f"-{c}")]),
         metavar="[-]COLUMN",
-        help="Sort by a column of the table; with `-` the largest first.",
+        help="Sort by a column of the table; with `-`, largest first.",
     )
 
 
@@ -274,37 +281,37 @@ def output(*, alias: bool = False) -> Decorator:
         "-o",
         "--output",
         type=FileType("FILE"),
-        help="Write to this file; `-`: to standard output.",
+        help="Write to this file; `-`: standard output.",
     )
     hidden = click.option("--to", "output_alias", type=FileType("FILE"), hidden=True)
     return together(shown, hidden) if alias else shown
 
 
-force = click.option("--force", is_flag=True, help="Replace FILE if it is there.")
+force = click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 per_topic = click.option(
     "--per-topic",
     is_flag=True,
-    help="One file for each topic: FILE has `{topic}` in its name, or is a directory.",
+    help="Write one file per topic: FILE contains `{topic}`, or is a directory.",
 )
 file_format = click.option(
     "--format",
     "kind",
     type=click.Choice(["jsonl", "csv", "parquet", "arrow"]),
-    help="What to write. Default: what the name of FILE ends with; to standard output "
-    "jsonl.",
+    help="Format to write (default: by the extension of FILE; jsonl on "
+    "standard output).",
 )
-deep = click.option("--deep", is_flag=True, help="Look inside compressed batches, too.")
+deep = click.option("--deep", is_flag=True, help="Also look inside compressed batches.")
 threads = click.option(
     "--threads",
     type=COUNT,
-    help="Check so many segments side by side, 1 to 64 (default: one for each core, 8 "
-    "at the most).",
+    help="Number of segments to check in parallel, 1 to 64 (default: one per core, at "
+    "most 8).",
 )
 verbose = click.option(
     "-v",
     "--verbose",
     is_flag=True,
-    help="Print every finding, and not one line for those that say the same.",
+    help="Print every finding; by default, similar ones share a line.",
 )
 dry_run = click.option(
     "--dry-run", is_flag=True, help="Only report what would be done; needs no lock."
@@ -312,13 +319,13 @@ dry_run = click.option(
 mode = click.option(
     "--mode",
     type=click.Choice(["cut", "skip"]),
-    help="cut: the log ends at its first damage; skip: only what is damaged goes, and "
-    "leaves a gap in the offsets. Without it, what each would lose is shown.",
+    help="cut: end the log at its first damage; skip: remove only damaged parts, which "
+    "leaves gaps in the offsets. Without --mode, show what each would lose.",
 )
 quarantine = click.option(
     "--quarantine",
     type=FileType("DIR"),
-    help="Keep what is taken out there (default: in .logstore-quarantine-* inside the "
+    help="Directory for removed data (default: .logstore-quarantine-* in the "
     "partition).",
 )
 copy_to = together(
@@ -335,44 +342,42 @@ group_pattern = click.option(
     "groups",
     metavar="GLOB",
     multiple=True,
-    help="Only this group, or those that a pattern matches. May be repeated.",
+    help="Only this group, or groups that match a pattern. May be repeated.",
 )
-group = click.option(
-    "--group", required=True, metavar="GROUP", help="The id of the group."
-)
+group = click.option("--group", required=True, metavar="GROUP", help="Id of the group.")
 to_broker = click.option(
     "--to",
     type=FileType("DIR"),
     required=True,
-    help="The log directory of the broker, which is stopped and has all partitions of "
+    help="Log directory of the stopped broker, with all partitions of "
     "__consumer_offsets.",
 )
 to_offset = click.option(
     "--to",
     type=TARGET,
-    help="Where to: earliest, latest, an offset, or a time (the first record at or "
-    "after it).",
+    help="New position: earliest, latest, an offset, or a time (first record "
+    "at or after it).",
 )
 shift = click.option(
     "--shift",
     type=int,
     metavar="N",
-    help="So many records further; negative: back.",
+    help="Move the positions forward by N records; backward if N is negative.",
 )
 topics = click.option(
     "--topics",
     type=TOPIC,
     metavar="NAME",
     multiple=True,
-    help="All partitions of this topic, in place of those for which the group has "
-    "committed an offset. May be repeated.",
+    help="Reset all partitions of this topic instead of all partitions with a "
+    "committed offset. May be repeated.",
 )
-yes = click.option("--yes", is_flag=True, help="Do not ask.")
+yes = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 handover = together(
     click.option(
         "--from-kafka",
         is_flag=True,
-        help="The next owner is logstore. Default: the one that has not written last.",
+        help="The next owner is logstore (default: the one that did not write last).",
     ),
     click.option("--to-kafka", is_flag=True, help="The next owner is a broker."),
     click.option(
@@ -380,35 +385,37 @@ handover = together(
         type=click.Choice(logstore.kafka.RELEASES),
         default=logstore.kafka.RELEASES[-1],
         show_default=True,
-        help="Of the broker: 2.8 with ZooKeeper, the later ones with KRaft.",
+        help="Release of the broker: 2.8 with ZooKeeper, later ones with KRaft.",
     ),
-    click.option("--cluster-id", help="That of the broker's cluster, to compare."),
-    click.option("--node-id", type=COUNT, help="node.id or broker.id, to compare."),
+    click.option("--cluster-id", help="Cluster id of the broker, to compare."),
+    click.option(
+        "--node-id", type=COUNT, help="node.id or broker.id of the broker, to compare."
+    ),
     click.option(
         "--retention-ms",
         type=int,
         default=7 * 24 * 3600 * 1000,
         show_default=True,
-        help="How long the broker keeps records; -1: for ever.",
+        help="Retention time of the broker; -1: unlimited.",
     ),
     click.option(
         "--retention-bytes",
         type=int,
         default=-1,
         show_default=True,
-        help="How much of a partition the broker keeps; -1: all.",
+        help="Retention size of the broker, per partition; -1: unlimited.",
     ),
 )
 write_test = click.option(
     "--write-test",
     is_flag=True,
-    help="Make a file in the store, measure what a sync takes, remove it.",
+    help="Create a file in the store, measure a sync, and remove it.",
 )
 follow = click.option(
     "-f",
     "--follow",
     is_flag=True,
-    help="Continue with new records, until interrupted; not for single files.",
+    help="Wait for new records until interrupted; not for single files.",
 )
 records = click.option(
     "-n",
@@ -416,23 +423,23 @@ records = click.option(
     type=COUNT,
     default=10,
     show_default=True,
-    help="So many records of each partition.",
+    help="Number of last records to print per partition.",
 )
 permissions = together(
     click.option(
         "--group-access",
         is_flag=True,
-        help="New files are for the group, too, as the store's directory is.",
+        help="Give the group of the store access to new files, as to its directory.",
     ),
     click.option(
         "--allow-shared-directory",
         is_flag=True,
-        help="Write although the store belongs to another user, or others may write "
-        "to it; what root makes then belongs to its owner.",
+        help="Write even if the store belongs to another user, or others may "
+        "write to it; files made by root then belong to its owner.",
     ),
     click.option(
         "--allow-network-filesystem",
         is_flag=True,
-        help="Write although the store is on a network or FUSE file system.",
+        help="Write even if the store is on a network or FUSE file system.",
     ),
 )

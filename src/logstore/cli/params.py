@@ -97,7 +97,7 @@ class CountType(_ParamType):
         if isinstance(value, int):
             return value
         if not (value.isascii() and value.isdigit()):
-            self.fail(f"'{value}' is not a number from 0 on", param, ctx)
+            self.fail(f"'{value}' is not a number of at least 0", param, ctx)
         return _clipped(value)
 
 

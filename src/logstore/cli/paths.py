@@ -46,12 +46,15 @@ def kind_of(path: str, shown: str = "") -> str:
         shown: how errors name it.
 
     Raises:
-        StoreNotFoundError: there is nothing, or a directory that is no log directory.
+        StoreNotFoundError: nothing exists there, or it is a directory, but not a log
+            directory.
         OSError: the directory cannot be read.
     """
     shown = shown or path
     if not os.path.lexists(path):
-        raise logstore.StoreNotFoundError(f"there is nothing at {shown}", path=path)
+        raise logstore.StoreNotFoundError(
+            f"no such file or directory: {shown}", path=path
+        )
     if not os.path.isdir(path):
         return FILE
     names = os.listdir(path)
@@ -69,7 +72,7 @@ def kind_of(path: str, shown: str = "") -> str:
     ):
         return PARTITION  # without its files: verify reports which are lost
     raise logstore.StoreNotFoundError(
-        f"{shown} is no log directory: neither a store nor a partition directory",
+        f"{shown} is not a log directory: neither a store nor a partition directory",
         path=path,
     )
 
@@ -85,7 +88,7 @@ def check_store(path: str) -> None:
     if kind != STORE:
         raise logstore.StoreNotFoundError(
             f"{path} is a {kind}{' directory' * (kind == PARTITION)}: give the log "
-            f"directory that has it",
+            "directory that contains it",
             path=full,
         )
 

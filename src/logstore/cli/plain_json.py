@@ -23,7 +23,7 @@ _Default = Callable[[Any], Any]
 
 
 class Fragment:
-    """JSON that is written as it stands."""
+    """JSON that is written unchanged."""
 
     __slots__ = ("contents",)
 
@@ -38,7 +38,7 @@ def dumps(value: Any, default: _Default | None = None) -> bytes:
         default: makes of a value of another type one that can be written.
 
     Raises:
-        TypeError: an integer has more than 64 bits, a name is not a text, a text has
+        TypeError: an integer has more than 64 bits, a name is not a string, a text has
             half a surrogate pair, a type cannot be written, or it is too deep.
     """
     parts: list[str] = []
@@ -46,7 +46,7 @@ def dumps(value: Any, default: _Default | None = None) -> bytes:
     try:
         return "".join(parts).encode()
     except UnicodeEncodeError as error:
-        raise TypeError(f"a text is not valid UTF-8: {error}") from error
+        raise TypeError(f"a string is not valid UTF-8: {error}") from error
 
 
 def _write(value: Any, default: _Default | None, parts: list[str], depth: int) -> None:
@@ -76,7 +76,7 @@ def _write(value: Any, default: _Default | None, parts: list[str], depth: int) -
 
 def _deeper(depth: int) -> int:
     if depth == _DEPTH_MAX:
-        raise TypeError(f"it is nested more than {_DEPTH_MAX} times")
+        raise TypeError(f"it is nested more than {_DEPTH_MAX} levels deep")
     return depth + 1
 
 
@@ -86,7 +86,7 @@ def _write_members(
     before = "{"
     for name, item in value.items():
         if type(name) is not str:
-            raise TypeError(f"the name {name!r} is not a text")
+            raise TypeError(f"the name {name!r} is not a string")
         parts.append(f"{before}{encode_basestring(name)}:")
         _write(item, default, parts, depth)
         before = ","

@@ -213,7 +213,7 @@ def records(path: str, **arguments: Any) -> int:
     with opened_sources(path, damage, arguments, selection) as sources:
         if selection.assumes_kafka and sources.files:
             raise click.UsageError(
-                "--assume-partitioner chooses partitions; PATH is a file"
+                "--assume-partitioner needs a store or a partition; PATH is a file"
             )
         if arguments["kafka"]:
             return dump_sources(sources, printer, arguments, deep=True)
@@ -248,7 +248,7 @@ def bounds_of(arguments: dict[str, Any]) -> tuple[Bound, Bound]:
     stop: Bound = arguments["stop"]
     alias: Bound = arguments.get("stop_alias")
     if stop is not None and alias is not None:
-        raise click.UsageError("--to is another name of --until; give one of them")
+        raise click.UsageError("--to is an alias of --until; give only one of them")
     stop = alias if stop is None else stop
     if is_reversed(first, stop):
         raise click.UsageError(
@@ -295,7 +295,7 @@ def opened_sources(
 
 @command(
     "tail",
-    "Print the last records of each partition, and go on with -f.",
+    "Print the last records of each partition; with -f, wait for new ones.",
     TAIL_EXAMPLES,
     path=LOGS,
 )

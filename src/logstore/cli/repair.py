@@ -38,7 +38,7 @@ _COLUMNS: Final = (
 
 @command(
     "repair",
-    "Repair a damaged store or partition, and keep what is taken out (needs the "
+    "Repair a damaged store or partition, and keep a copy of removed data (needs the "
     "writer's lock).",
     EXAMPLES,
     path=PARTITIONS,
@@ -58,7 +58,9 @@ def repair(path: str, **arguments: Any) -> int:
     printer = Printer()
     if arguments["copy_alias"] is not None:
         if arguments["copy_to"] is not None:
-            raise click.UsageError("--to is another name of --copy-to; give one")
+            raise click.UsageError(
+                "--to is an alias of --copy-to; give only one of them"
+            )
         arguments["copy_to"] = arguments["copy_alias"]
     if arguments["dry_run"] and arguments["copy_to"] is not None:
         raise click.UsageError("--dry-run and --copy-to exclude each other")
@@ -125,14 +127,16 @@ def _choose(
         return None, False
     if is_confirmed or not can_ask(printer):
         raise click.ClickException(
-            "nothing was changed: say --mode cut or --mode skip, and --yes if there is "
-            "no terminal; --dry-run shows what each would do"
+            "nothing was changed: give --mode cut or --mode skip, and --yes if there "
+            "is no terminal; --dry-run shows what each would do"
         )
     answer = answer_of(
-        printer, f"Repair {_name(path)} with cut or skip? Anything else ends it: "
+        printer, f"Repair {_name(path)} with cut or skip? Anything else cancels: "
     )
     if answer not in MODES:
-        raise click.ClickException("nothing was changed: that is neither cut nor skip")
+        raise click.ClickException(
+            "nothing was changed: the answer was neither cut nor skip"
+        )
     return answer, True
 
 
@@ -163,8 +167,8 @@ def _ask_name(path: str, printer: Printer) -> None:
     """Ask a person to type the name of the path that will be changed."""
     refuse_unasked(printer)
     name = os.path.basename(os.path.abspath(path))
-    if answer_of(printer, f"Type {_name(path)} to go on: ") != name:
-        raise click.ClickException("nothing was changed: that is not its name")
+    if answer_of(printer, f"Type {_name(path)} to continue: ") != name:
+        raise click.ClickException("nothing was changed: the names differ")
 
 
 # ------------------------------------------------------------------ the report

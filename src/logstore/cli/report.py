@@ -38,11 +38,12 @@ def check_target(printer: Printer, output: str | None) -> None:
     """Refuse to print a page on a terminal, before anything is read for it.
 
     Raises:
-        UsageError: standard output is a terminal, and `output` is no file.
+        UsageError: standard output is a terminal, and `output` is not a file.
     """
     if output in (None, "-") and printer.out.isatty():
         raise click.UsageError(
-            "a page is not for a terminal: redirect standard output, or give -o FILE"
+            "a page cannot be written to a terminal: redirect standard output, or "
+            "give -o FILE"
         )
 
 
@@ -83,10 +84,10 @@ def _replace(output: str, data: bytes) -> None:
 
 @command(
     "report",
-    "Write a report of a store as one HTML file with pictures.",
+    "Write a report of a store as one HTML page with charts.",
     REPORT_EXAMPLES,
-    path=f"{PARTITIONS}. FILE is replaced as a whole if it is there; without it, "
-    f"standard output must not be a terminal. The status is 1 if there are problems",
+    path=f"{PARTITIONS}. An existing FILE is replaced; without it, standard "
+    "output must not be a terminal. The status is 1 if there are problems",
 )
 @options.path()
 @options.output()

@@ -134,7 +134,7 @@ def _refuse(constant: str) -> Any:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) < len(pairs):
-        raise ValueError("a name stands twice in one object")
+        raise ValueError("an object has a name twice")
     return members
 
 

@@ -74,9 +74,9 @@ class Selection(NamedTuple):
             return numbers
         if numbers != tuple(range(len(numbers))):
             raise logstore.ConfigError(
-                f"topic {topic.name} has partitions "
-                f"{', '.join(map(str, numbers))} here: not all of them, so the "
-                f"partition of a key is not known; leave --assume-partitioner out",
+                f"topic {topic.name} has partitions {', '.join(map(str, numbers))} "
+                "here: not all of them, so the partition of a key is not known; omit "
+                "--assume-partitioner",
                 name="--assume-partitioner",
                 value="kafka",
             )
@@ -95,7 +95,7 @@ def selection_of(arguments: dict[str, Any]) -> Selection:
     """
     key = arguments["key"]
     if arguments["assume_partitioner"] is not None and key is None:
-        raise click.UsageError("--assume-partitioner finds the partition of a --key")
+        raise click.UsageError("--assume-partitioner needs --key")
     return Selection(
         key,
         arguments["grep"],

@@ -16,7 +16,7 @@ VARIABLE: Final = "_LOGSTORE_DUMP_COMPLETE"
 
 @command(
     "completion",
-    "Print a script that has a shell complete subcommands, options and topics.",
+    "Print a script that completes subcommands, options and topics in a shell.",
     [
         "completion bash >> ~/.bash_completion",
         "completion zsh > ~/.zfunc/_logstore-dump",

@@ -20,8 +20,7 @@ EXAMPLES: Final = ["snapshot data backup", "snapshot data /mnt/other/backup --no
 
 @command(
     "snapshot",
-    "Make a consistent copy of a store in a new directory, also while it is written "
-    "to.",
+    "Copy a store consistently to a new directory, even while it is written to.",
     EXAMPLES,
     path="a store",
 )
@@ -30,8 +29,8 @@ EXAMPLES: Final = ["snapshot data backup", "snapshot data /mnt/other/backup --no
 @click.option(
     "--no-links",
     is_flag=True,
-    help="Copy all bytes; else sealed segments become hard links on the same file "
-    "system.",
+    help="Copy all bytes; without it, sealed segments become hard links on the same "
+    "file system.",
 )
 @options.output_format()
 @options.permissions

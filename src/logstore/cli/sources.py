@@ -222,7 +222,7 @@ def no_partition(
     """The error for partitions that none of the chosen topics has."""
     lowest = min(numbers)
     return logstore.errors.PartitionNotFoundError(
-        f"{path} has no partition {lowest} of what --topic chooses",
+        f"the selected topics of {path} have no partition {lowest}",
         topic=", ".join(topics),
         partition=lowest,
     )

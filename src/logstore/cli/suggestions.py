@@ -59,12 +59,12 @@ HARMLESS: Final = {
 }
 # Tasks that this tool does not do, and the words for each.
 _ELSEWHERE: Final = {
-    "appends no records": "produce producer write append put publish send push insert "
-    "import load",
-    "deletes no records and no topics": "delete rm remove drop purge truncate trim "
+    "does not append records": "produce producer write append put publish "
+    "send push insert import load",
+    "does not delete records or topics": "delete rm remove drop purge truncate trim "
     "delete-records",
-    "makes and changes no topics": "create create-topic init new mkdir alter configure "
-    "config configs set",
+    "does not create or change topics": "create create-topic init new mkdir "
+    "alter configure config configs set",
 }
 # Options, or subcommands, in place of an option; the first one that there is.
 _OPTIONS: Final[dict[tuple[str, ...], str]] = {
@@ -102,7 +102,7 @@ _OPTIONS: Final[dict[tuple[str, ...], str]] = {
     ("groups describe",): "--lag --members",
 }
 _LEAVE_OUT: Final = {
-    "a log is read from its start, without an option": "--from-beginning --earliest -C",
+    "logs are read from the start by default": "--from-beginning --earliest -C",
     "there is no broker to connect to: PATH is the directory": (
         "-b --bootstrap-server --broker --brokers --zookeeper --broker-list --host"
     ),
@@ -122,7 +122,7 @@ def for_command(word: str, names: Sequence[str]) -> str:
     """
     for what, words in _ELSEWHERE.items():
         if word in words.split():
-            return f"; this tool {what}: logstore.open() in Python does"
+            return f"; this tool {what}: use logstore.open() in Python"
     family = [name for name in names if name.startswith(f"{word} ")]
     if len(family) > 1:
         return f"; there are {', '.join(family)}"

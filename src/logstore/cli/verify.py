@@ -40,7 +40,7 @@ def verify(paths: tuple[str, ...], **arguments: Any) -> int:
     """`logstore-dump verify`."""
     form, output = arguments["form"], arguments["output"]
     if output is not None and form != "html":
-        raise click.UsageError("--output is for --format html")
+        raise click.UsageError("--output needs --format html")
     if form == "html" and len(paths) != 1:
         raise click.UsageError("--format html takes one PATH")
     printer = Printer()

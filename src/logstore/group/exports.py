@@ -103,8 +103,8 @@ def export_group(
     path, target = (os.path.abspath(os.fspath(directory)) for directory in (path, to))
     if path == target:
         raise ConfigError(
-            f"group {group!r} is to be exported from {path} to the same directory; "
-            f"nothing was changed",
+            f"group {group!r} cannot be exported from {path} to the same "
+            "directory; nothing was changed",
             name="to",
             value=to,
         )
@@ -166,9 +166,9 @@ def _commits(path: str, group: str) -> Sequence[OffsetCommit]:
     why = "has committed no offset"
     if broker_groups.partition_count and not broker_groups.is_here(group):
         number = broker_groups.partition_of(group)
-        why = f"would be in {OFFSETS_TOPIC}-{number}, which is not here"
+        why = f"would be in {OFFSETS_TOPIC}-{number}, which is missing"
     elif not broker_groups.partition_count:
-        why = f"is not here: neither in a file of its own nor in {OFFSETS_TOPIC}"
+        why = f"was not found, neither in its own file nor in {OFFSETS_TOPIC}"
     raise GroupNotFoundError(
         f"group {group!r} {why}: {path}; nothing was changed", group=group, path=path
     )

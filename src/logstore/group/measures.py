@@ -20,8 +20,8 @@ __all__ = ["group_rows"]
 
 
 class _MeasuredLogs:
-    """The ends of logs as the numbers of the partitions have them: no log is recovered
-    or read for them."""
+    """The ends of logs, from the metrics of their partitions: no log is recovered or
+    read for them."""
 
     def __init__(self, store: Store, rows: Sequence[Mapping[str, Any]]) -> None:
         self._store = store

@@ -238,8 +238,8 @@ def _groups(
         commits = [lowered_commit(commit, lowered_to) for commit in commits]
     if rest:
         problems.append(
-            f"the last {rest} bytes of the group's file {file.path} are no whole "
-            f"batch: a crash has left them; what they had is not shown"
+            f"the last {rest} bytes of the group's file {file.path} are an "
+            "incomplete batch, left by a crash; it is not shown"
         )
     if (
         group
@@ -247,8 +247,8 @@ def _groups(
         and group != layout.group_of_file(name)
     ):
         problems.append(
-            f"the group's file {file.path} has the records of group {group!r:.100}: it "
-            f"is not shown"
+            f"the group's file {file.path} contains records of group "
+            f"{group!r:.100}: it is not shown"
         )
         return
     slots: dict[int, SlotInfo] = {}

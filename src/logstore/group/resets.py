@@ -127,8 +127,8 @@ class _Target:
         self.shift: int | None = None
         if (to is None) == (shift is None):
             raise ConfigError(
-                f"to={to!r}, shift={shift!r}: one of both says where to; nothing was "
-                f"changed",
+                f"to={to!r}, shift={shift!r}: give exactly one of them; nothing "
+                "was changed",
                 name="to",
                 value=to,
             )
@@ -193,8 +193,8 @@ class _Reset:
         except BusyError:
             raise CommitFailedError(
                 f"the mutex of group {self._group!r:.100} was not free for "
-                f"{_WAIT_S:.0f} s: another process holds it and does not go on. "
-                f"Nothing was changed",
+                f"{_WAIT_S:.0f} s: another process holds it and does not respond. "
+                "Nothing was changed",
                 group=self._group,
             ) from None
         finally:
@@ -325,10 +325,10 @@ def _check_not_of_broker(store: Store, group: str) -> None:
         return
     if any(broker_group.group == group for broker_group in kafka_groups(store.path)):
         raise GroupNotFoundError(
-            f"group {group!r:.100} is one of a Kafka broker: its offsets are in "
+            f"group {group!r:.100} belongs to a Kafka broker: its offsets are in "
             f"{OFFSETS_TOPIC} of {store.path}, which the broker alone changes "
-            f"(kafka-consumer-groups --reset-offsets). Name its topics to commit "
-            f"offsets for a group of logstore with this id. Nothing was changed",
+            "(kafka-consumer-groups --reset-offsets). Name its topics to commit "
+            "offsets for a group of logstore with this id. Nothing was changed",
             group=group,
             path=store.path,
         )
@@ -340,8 +340,8 @@ def _partition(store: Store, key: TopicPartition, group: str) -> Partition:
     except TopicNotFoundError as error:
         raise TopicNotFoundError(
             f"group {group!r:.100} has committed an offset for topic {key.topic}, "
-            f"which {store.path} does not have any more; name the topics to be reset. "
-            f"Nothing was changed",
+            f"which no longer exists in {store.path}; name the topics to be "
+            "reset. Nothing was changed",
             topic=key.topic,
         ) from error
 

@@ -58,7 +58,7 @@ class ByteLocks:
         return self._set_byte(fd, pos, fcntl.F_WRLCK)
 
     def unlock_byte(self, fd: int, pos: int) -> None:
-        """Release that lock; one that is not held is no error."""
+        """Release that lock; one that is not held is not an error."""
         self._set_byte(fd, pos, fcntl.F_UNLCK)
 
     def _set_byte(self, fd: int, pos: int, kind: int) -> bool:

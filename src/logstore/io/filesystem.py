@@ -94,7 +94,9 @@ def open_root(files: Files, path: str) -> Directory:
     try:
         return Directory.open_root(files, path)
     except FileNotFoundError as error:
-        raise StoreNotFoundError(f"there is nothing at {path}", path=path) from error
+        raise StoreNotFoundError(
+            f"no such file or directory: {path}", path=path
+        ) from error
     except OSError as error:
         raise storage_error(error, "open", path) from error
 
@@ -106,7 +108,9 @@ def is_directory(files: Files, path: str) -> bool:
     except NotADirectoryError:
         return False
     except FileNotFoundError as error:
-        raise StoreNotFoundError(f"there is nothing at {path}", path=path) from error
+        raise StoreNotFoundError(
+            f"no such file or directory: {path}", path=path
+        ) from error
     except OSError as error:
         raise storage_error(error, "open", path) from error
     return True
@@ -267,8 +271,7 @@ def _check_finished(root: Directory, names: list[str]) -> None:
     """Raise `StoreNotFoundError` if an interrupted snapshot left this directory."""
     if layout.UNFINISHED in names:
         raise StoreNotFoundError(
-            f"{root.path} is a snapshot that was not finished: it is no store. "
-            f"Remove it",
+            f"{root.path} is an unfinished snapshot, not a store. Remove it",
             path=root.path,
         )
 
@@ -319,7 +322,7 @@ def check_is_store(root: Directory, *, must_exist: bool) -> None:
         StoreNotFoundError: the message says what the directory is.
         StorageError: the system refuses.
     """
-    with storage_errors("look at", root.path):
+    with storage_errors("examine", root.path):
         names = root.names()
         _check_finished(root, names)
         if is_partition(root, names):
@@ -336,8 +339,8 @@ def check_is_store(root: Directory, *, must_exist: bool) -> None:
         if must_exist and not (is_store(root, names) or _may_be_store(root, names)):
             what = f"{len(names)} other files" if names else "nothing"
             raise StoreNotFoundError(
-                f"there is no store at {root.path}: the directory has {what} in it, "
-                f"and neither a partition of a topic nor a file of logstore or Kafka",
+                f"there is no store at {root.path}: the directory contains "
+                f"{what}, and no partition of a topic or file of logstore or Kafka",
                 path=root.path,
             )
 
@@ -356,7 +359,7 @@ def prepare_root(root: Directory, config: StoreConfig, *, is_new: bool = False) 
             and `config` does not allow that; nothing was changed.
         StorageError: the system refuses.
     """
-    with storage_errors("look at", root.path):
+    with storage_errors("examine", root.path):
         _check_owner(root, config, root.info(), config.group_access, _OPENED)
         _check_file_system(root, config, _OPENED)
         root.access = _access(root, config, is_new)
@@ -371,7 +374,7 @@ def prepare_beside(root: Directory, config: StoreConfig) -> None:
 
     Raises: as `prepare_root`.
     """
-    with storage_errors("look at", root.path):
+    with storage_errors("examine", root.path):
         info, user = root.info(), root.files.user()
         group = 0
         with contextlib.suppress(FileNotFoundError):
@@ -409,9 +412,9 @@ def _check_owner(
     if info.uid not in (user, ROOT_USER, -1):
         what = f"Run as user {info.uid}"
     elif info.mode & 0o002:
-        what = "Take the permission away (chmod o-w)"
+        what = "Remove the permission (chmod o-w)"
     else:
-        what = "Take the permission away (chmod g-w), or open it with group_access=True"
+        what = "Remove the permission (chmod g-w), or open it with group_access=True"
     raise ConfigError(
         f"store {root.path} is not {words[0]}. The reason: {why}, so records could be "
         f"changed, or files replaced, by others. {what}, or open it with "
@@ -429,9 +432,9 @@ def _check_file_system(
     kind, is_network = kind_of(root)
     if is_network:
         raise ConfigError(
-            f"store {root.path} is not {words[0]}. The reason: it is on {kind}, where "
-            f"a lock may not keep other writers away and what was synced may be lost. "
-            f"Use a local file system, or open it with "
+            f"store {root.path} is not {words[0]}. The reason: it is on {kind}, "
+            "where locks may not exclude other writers and synced data may be "
+            "lost. Use a local file system, or open it with "
             f"StoreConfig(allow_network_filesystem=True); {words[1]}",
             name="allow_network_filesystem",
             value=False,

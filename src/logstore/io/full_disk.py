@@ -1,4 +1,4 @@
-"""Changes of small files and names for which a full disk has room."""
+"""Changes small files and names in ways that work on a full disk."""
 
 from __future__ import annotations
 

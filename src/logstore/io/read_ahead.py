@@ -127,7 +127,7 @@ class _Stream:
         return self.blocks[-1].number - block.number
 
     def drop(self) -> None:
-        """Let all its blocks go."""
+        """Release all its blocks."""
         for block in self.blocks:
             block.is_dropped = True
 
@@ -220,7 +220,7 @@ class FarPlace(ABC):
         return None
 
     def close(self) -> None:
-        """Let all blocks go, and the requests that have not begun."""
+        """Release all blocks, and cancel the requests that have not begun."""
         with self._lock:
             streams, self._streams, self._bytes = self._streams, [], 0
             for stream in streams:
@@ -338,7 +338,7 @@ class FarPlace(ABC):
     # -- memory
 
     def _share(self) -> int:
-        """The bytes for each stream that is no lookup."""
+        """The bytes for each stream that is not a lookup."""
         count = sum(stream.window > 0 for stream in self._streams)
         return self.bytes_max // max(count, 1)
 

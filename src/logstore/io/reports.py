@@ -86,7 +86,7 @@ class Inbox:
 
     @property
     def is_due(self) -> bool:
-        """Whether to wait no longer."""
+        """Whether the time to wait is over."""
         return bool(self._changes) or self._is_called
 
     def put(self, change: Change | None) -> None:

@@ -167,8 +167,8 @@ class Scheduler:
         try:
             self.call_later(delay_ms, run_if_unused)
         except StorageError as error:
-            logger.warning("files of %s stay until the next opening: %s", self.name,
-                           error)  # fmt: skip
+            logger.warning("cannot remove files of %s until the next opening: %s",
+                           self.name, error)  # fmt: skip
 
     def _run(self) -> None:
         try:

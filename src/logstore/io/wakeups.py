@@ -126,7 +126,7 @@ class Wakeups:
 
     @property
     def is_reporting(self) -> bool:
-        """Whether the system reports changes; else the user looks for them."""
+        """Whether the system reports changes; if not, the caller looks for them."""
         return self.fd >= 0
 
     @property

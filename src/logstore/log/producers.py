@@ -251,9 +251,9 @@ class Producers:
         first, end = spans[0].start, spans[-1].stop
         if len(spans) < len(batches) or sum(map(len, spans)) != end - first:
             raise DuplicateSequenceError(
-                f"of {len(batches)} batches for {where}, {len(spans)} are there "
-                f"already, the first at offset {first}: send those again by "
-                f"themselves; nothing was written",
+                f"{len(spans)} of {len(batches)} batches for {where} are already "
+                f"in the log, the first at offset {first}: send them again by "
+                "themselves; nothing was written",
                 producer_id=repeated,
                 partition=where,
             )
@@ -531,8 +531,8 @@ def _check_marker(
     mine, theirs = (batch.epoch, epoch) if is_old else (marker.coordinator_epoch, known)
     what = "epoch" if is_old else "a transaction coordinator of epoch"
     raise InvalidProducerEpochError(
-        f"producer {key} has {what} {theirs} in {where}, and this marker has {mine}: "
-        f"another one has taken its place; nothing was written",
+        f"producer {key} has {what} {theirs} in {where}, and this marker has "
+        f"{mine}: a newer one has replaced it; nothing was written",
         producer_id=key,
         partition=where,
         epoch=mine,
@@ -550,8 +550,9 @@ def _check_next(
         return  # nothing is known of it: any sequence will do
     if batch.epoch < epoch:
         raise InvalidProducerEpochError(
-            f"producer {key} has epoch {epoch} in {where}, and this batch has epoch "
-            f"{batch.epoch}: another one has taken its place; nothing was written",
+            f"producer {key} has epoch {epoch} in {where}, and this batch has "
+            f"epoch {batch.epoch}: a newer one has replaced it; nothing was "
+            "written",
             producer_id=key,
             partition=where,
             epoch=batch.epoch,
@@ -569,9 +570,9 @@ def _check_next(
         distance = (before - batch.last_sequence) % SEQUENCES
         if distance < SEQUENCES // 2:
             raise DuplicateSequenceError(
-                f"{where} has sequences {batch.first_sequence} to "
-                f"{batch.last_sequence} of producer {key} already, and later ones: "
-                f"their offsets are no longer known; nothing was written",
+                f"{where} already has sequences {batch.first_sequence} to "
+                f"{batch.last_sequence} of producer {key} and later ones: their "
+                "offsets are no longer known; nothing was written",
                 producer_id=key,
                 partition=where,
             )

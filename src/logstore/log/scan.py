@@ -54,7 +54,7 @@ class TailScan(NamedTuple):
             return self.why
         if self.stop == native.STOP_ZEROS:
             return "zeros instead of a batch"
-        return "a batch goes on past the end of the file"
+        return "a batch extends past the end of the file"
 
 
 def take_batches(
@@ -107,7 +107,7 @@ def scan_log(
     Advances `state` and adds the index entries of the batches that were walked over;
     calls `on_checked` with the bytes of each buffer. Never raises for invalid bytes.
     """
-    # No `FileWalk`: bytes that are no batch are a result here, not an error.
+    # No `FileWalk`: bytes that are not a batch are a result here, not an error.
     files = directory.files
     planner = native.Planner(interval, None)
     # A reader that follows scans a few bytes at a time.

@@ -38,7 +38,7 @@ _FEW_FILES: Final = 1024
 
 # Mount options that break a guarantee, as /proc/self/mountinfo shows them.
 _BAD_OPTIONS: Final = {
-    "data=writeback": "after a power cut, old bytes may stand where records were",
+    "data=writeback": "after a power cut, old bytes may replace records",
     "nobarrier": "a sync does not reach the disk through its cache",
     "barrier=0": "a sync does not reach the disk through its cache",
     "sync=disabled": "a sync writes nothing",
@@ -118,7 +118,7 @@ def doctor(
     except OSError as error:
         raise storage_error(error, "open", full) from error
     try:
-        with storage_errors("look at", full):
+        with storage_errors("examine", full):
             findings = [*_Doctor(root).checks()]
             if write_test:
                 findings.append(_write_test(root))
@@ -163,10 +163,10 @@ class _Doctor:
     def file_system(self) -> Iterator[Finding]:
         kind, is_network = filesystem.kind_of(self.root)
         if is_network:
-            text = f"{kind}: locks, renames and syncs do not mean what they must"
+            text = f"{kind}: locks, renames and syncs are not reliable"
             yield self._say("file-system", PROBLEM, text, {"kind": kind})
         elif kind in ("tmpfs", "ramfs"):
-            text = f"{kind}: in memory, everything is lost when the machine stops"
+            text = f"{kind}: in memory: everything is lost when the machine stops"
             yield self._say("file-system", NOTE, text, {"kind": kind})
         else:
             yield self._say("file-system", OK, kind, {"kind": kind})
@@ -174,7 +174,7 @@ class _Doctor:
     def mount(self) -> Iterator[Finding]:
         mount = filesystem.mount_of(self.root)
         if mount is None:
-            text = "the mount cannot be told (no /proc?)"
+            text = "the mount is unknown (no /proc?)"
             yield self._say("mount", NOTE, text, {})
             return
         values = {
@@ -259,7 +259,7 @@ class _Doctor:
         except FileNotFoundError:
             return
         except OSError as error:
-            text = f"the lock file cannot be looked at: {error.strerror}"
+            text = f"cannot examine the lock file: {error.strerror}"
             yield self._say("lock", NOTE, text, {})
             return
         state = state_of(self.root)
@@ -281,7 +281,7 @@ class _Doctor:
             level = NOTE
             values["unowned_since_ms"] = state.unowned_since
             text += (
-                f" for a moment, to carry out what is handed in. No owner since "
+                " for a moment, to carry out requests. No owner since "
                 f"{time_text(state.unowned_since)}: nothing is compacted"
             )
         yield self._say("lock", level, text, values)
@@ -313,7 +313,7 @@ class _Doctor:
         if len(names) > _ENTRIES_MAX:
             text = (
                 f"only the first {number_text(_ENTRIES_MAX)} of "
-                f"{number_text(len(names))} names were looked at"
+                f"{number_text(len(names))} names were examined"
             )
             yield self._say("entries", NOTE, text, {"names": len(names)})
 
@@ -351,7 +351,7 @@ def _named(table: str, number: int) -> str:
 
 
 # Kind, severity and text of the findings about files.
-_OPEN_TO_ALL: Final = "modes", PROBLEM, "everybody may write to"
+_OPEN_TO_ALL: Final = "modes", PROBLEM, "anyone may write to"
 _WIDER: Final = "modes", NOTE, "group or others have access to"
 _OF_OTHERS: Final = "owners", NOTE, "another user than the store's owns"
 _FOREIGN: Final = "foreign", NOTE, "not named as by Kafka or logstore:"
@@ -426,7 +426,7 @@ def _write_test(root: Directory) -> Finding:
     usual, worst = statistics.median(seconds) * 1e3, max(seconds) * 1e3
     text = f"a write and sync of 4 KiB takes {usual:.2f} ms, at worst {worst:.2f} ms"
     if not can_reserve:
-        text += "; space cannot be reserved, so a full disk shows when it is written to"
+        text += "; space cannot be reserved, so a full disk is noticed only by a write"
     values = {
         "sync_ms_median": usual,
         "sync_ms_max": worst,

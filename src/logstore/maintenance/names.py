@@ -64,7 +64,7 @@ def is_refused_file(name: str) -> bool:
 
 
 def foreign_text(name: str) -> str:
-    """Description of a directory that is no partition to logstore, and that does
+    """Description of a directory that is not a partition to logstore, and that does
     not wait for its removal either; "" for a name that is no such directory's."""
     if (
         name in layout.NOT_PARTITIONS
@@ -73,9 +73,9 @@ def foreign_text(name: str) -> str:
     ):
         return ""
     if is_refused_name(name):
-        return "is no partition; a Kafka broker refuses to start on it"
+        return "is not a partition; a Kafka broker refuses to start on it"
     return (
-        f"is no partition for logstore; a Kafka broker takes it for "
+        "is not a partition for logstore; a Kafka broker takes it for "
         f"{broker_partition(name)}"
     )
 

@@ -128,10 +128,10 @@ def as_time_ms(name: str, value: Any) -> int:
 
 
 def parse_time(text: str) -> datetime.datetime:
-    """The time that an ISO 8601 text says; it may have no zone.
+    """Parse an ISO 8601 text, with or without a zone.
 
     Raises:
-        ValueError: the text is none.
+        ValueError: the text does not follow ISO 8601.
     """
     text = text.strip()
     # Python 3.10 does not accept the Z.
@@ -144,7 +144,7 @@ def to_milliseconds(name: str, value: Any) -> int:
     """Unix milliseconds of a time, rounded up.
 
     Raises:
-        ConfigError: the text is no ISO 8601 time.
+        ConfigError: the text is not an ISO 8601 time.
     """
     when = value
     if isinstance(value, str):
@@ -152,8 +152,8 @@ def to_milliseconds(name: str, value: Any) -> int:
             when = parse_time(str(value))
         except ValueError:
             raise ConfigError(
-                f"{name}={value!r} is no ISO 8601 time, such as 2026-01-31 or "
-                f"2026-01-31T12:00:00+00:00",
+                f"{name}={value!r} is not an ISO 8601 time, such as 2026-01-31 or "
+                "2026-01-31T12:00:00+00:00",
                 name=name,
                 value=value,
             ) from None

@@ -95,7 +95,7 @@ def _places(names: tuple[str, ...]) -> tuple[int, int, int] | None:
 
 def exported(data: Any) -> tuple[Any, ...] | None:
     """A record batch as `PreparedAppend.append_arrow` takes it, validated; None if it
-    is no such batch, or not valid: `rows_of` says why."""
+    is not such a batch, or not valid: `rows_of` raises the reason."""
     if type(data) is not pa.RecordBatch:
         return None
     places = _places(tuple(data.schema.names))
@@ -286,7 +286,7 @@ def _header_columns(column: Any, magic: int) -> tuple[Any, Any, Any]:
     """(counts, names, values) of a headers column; counts None without headers.
 
     Raises:
-        TypeError: it is no list of struct(key, value).
+        TypeError: it is not a list of struct(key, value).
         ConfigError: a null header or a null name.
         UnsupportedError: headers in magic 0 or 1.
     """
@@ -393,7 +393,7 @@ def partitions_of(keys: Any, partitions: int) -> Any:
     """Kafka's partition of each key of an array: int32, -1 for a null key.
 
     Raises:
-        TypeError: it is no binary or string array.
+        TypeError: it is not a binary or string array.
     """
     out = pa.allocate_buffer(4 * len(keys))
     slices = _binary_slices(_checked(keys, "key"), "key")

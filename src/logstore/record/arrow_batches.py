@@ -73,7 +73,7 @@ def check_view(view: bool) -> None:
     """Raise unless `view` can be given.
 
     Raises:
-        TypeError: it is no bool.
+        TypeError: it is not a bool.
         UnsupportedError: views are wanted, and this pyarrow does not have them.
     """
     check_kind("view", view, bool)
@@ -230,7 +230,8 @@ class _Batch:
         return self._capacity - self.count
 
     def accepts(self, run: native.Columns) -> bool:
-        """Whether it may point into the bytes of a run, and is prepared to."""
+        """Prepare to point into the bytes of a run; False if it must not keep more of
+        them."""
         if not self._view:
             return True
         if not self._owners or self._owners[-1] is not run.owner:

@@ -52,7 +52,7 @@ class Damage(Exception):
         reason: the contradiction.
         pos: where the batch begins in the buffer.
         offset: the first offset that is not delivered; -1 unknown.
-        unsupported: the batch is of an unknown form, which is no damage.
+        unsupported: the batch is of an unknown form, which is not damage.
         is_order: its offsets contradict the batch before, and either of the two may be
             wrong.
         too_large: the error to raise if the batch exceeds a limit.

@@ -148,8 +148,8 @@ def _name_bytes(name: str, index: int) -> bytes:
         return name.encode()
     except UnicodeEncodeError as error:
         raise ConfigError(
-            f"the header name {name[:100]!r} of record {index} has a lone surrogate at "
-            f"{error.start}, which is no character; nothing was written",
+            f"the header name {name[:100]!r} of record {index} has a lone "
+            f"surrogate at {error.start}; nothing was written",
             name="headers",
             value=name,
         ) from None

@@ -400,7 +400,7 @@ class _Check:
             self._add(data, header, 1)
             return
         if header.last_offset == native.OFFSET_MAX:
-            # No record may have it: one past it is no offset, and decoding skips it.
+            # No record may have it: one past it is not an offset; decoding skips it.
             raise Damage(f"its last offset is {header.last_offset}", header.pos)
         decoder = self._decoder
         payload = open_payload(header, memoryview_slicer(data), self._decompressed_max)
@@ -453,8 +453,8 @@ class _Check:
         is_marker = header.is_transactional and header.producer_id >= 0 and count == 1
         if control is None or not (is_end and is_marker):
             raise Damage(
-                "it is a control batch that ends no transaction: those of Kafka's own "
-                "logs are not appended",
+                "it is a control batch that ends no transaction; control batches "
+                "of Kafka's own logs are not appended",
                 header.pos,
                 unsupported=True,
             )

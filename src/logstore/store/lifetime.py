@@ -191,7 +191,7 @@ class Lifetime:
         if isinstance(failure, DiskFullError):
             # All records are durable; the next opening examines the logs again.
             logger.warning(
-                "%s is durable and not marked as closed: %s", context.path, failure
+                "%s is durable, but not marked as closed: %s", context.path, failure
             )
             return None
         return failure

@@ -177,7 +177,7 @@ def publication_key(store: Store) -> object:
         publishing = store._publishing
         return publishing.publisher.visible(), publishing.publications.cache_key()
     except OSError as error:
-        raise storage_error(error, "look at", store.path) from error
+        raise storage_error(error, "examine", store.path) from error
 
 
 def published_ms(store: Store, identity: str) -> int:

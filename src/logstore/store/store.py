@@ -189,7 +189,11 @@ class Store:
         try:
             self.close()
         except (LogStoreError, OSError) as error:
-            logger.error("store %s was not closed, and cannot be: %s", self.path, error)
+            logger.error(
+                "store %s was not closed, and cannot be closed now: %s",
+                self.path,
+                error,
+            )
         except BaseException:
             # A finalizer reports an interrupt to no caller: continue from the
             # interruption.
@@ -343,7 +347,7 @@ class Store:
             threads, durable_only, isolation, on_corruption: as in `Topic.to_dataset`.
 
         Raises:
-            TopicNotFoundError: there is no topic of a name that is no pattern.
+            TopicNotFoundError: there is no topic of a name that is not a pattern.
         """
         options = dataset_options(durable_only, isolation, on_corruption)
         return dataset_of(self, topics, threads, options)

@@ -87,7 +87,7 @@ DAMAGE: dict[str, tuple[Field, int, str, str, str]] = {
     ),
     "no-utf-8": (
         Field("x", "string"), FIXED, "0002c328",
-        "M.x at byte 2: no UTF-8: 'utf-8' codec can't decode byte 0xc3 in position 0: "
+        "M.x at byte 2: not UTF-8: 'utf-8' codec can't decode byte 0xc3 in position 0: "
         "invalid continuation byte", "",
     ),
     "long-number": (

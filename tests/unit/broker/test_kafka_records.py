@@ -368,7 +368,7 @@ def test_fields_that_contradict_themselves_are_named_errors() -> None:
     fields = offset[:-1]
     cases = [
         ("offset", made("offset3").replace(b"\0\5m", b"\xff\xff"), "is null"),
-        ("offset", made("offset3").replace(b"m\xc3\xbc", b"m\xff\xff"), "no UTF-8"),
+        ("offset", made("offset3").replace(b"m\xc3\xbc", b"m\xff\xff"), "not UTF-8"),
         ("offset", b"\0\3" + b"\xff" * 8 + offset[10:], "it is -1"),
         ("offset", fields + b"\x80" * 5 + b"\0", "32 bits"),
         ("offset", fields + b"\xff\xff\xff\xff\x7f", "32 bits"),

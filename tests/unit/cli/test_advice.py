@@ -55,10 +55,11 @@ def test_each_advice_is_one_of_the_library() -> None:
             "Run as user 7, or give --allow-shared-directory",
         ),
         (
-            "Take the permission away (chmod g-w), or open it with group_access=True, "
-            "or open it with StoreConfig(allow_shared_directory=True); reading without "
-            "a group is always possible",
-            "Take the permission away (chmod g-w), or give --group-access or "
+            "Remove the permission (chmod g-w), or open it with "
+            "group_access=True, or open it with "
+            "StoreConfig(allow_shared_directory=True); reading without a group "
+            "is always possible",
+            "Remove the permission (chmod g-w), or give --group-access or "
             "--allow-shared-directory",
         ),
         (

@@ -51,7 +51,10 @@ def test_commands_that_write_are_listed_in_one_order() -> None:
     assert listed
     assert re.findall(r"`([^`]+)`", listed[1]) == names
     help_text = " ".join((cli.help or "").split())
-    assert f"Everything but {', '.join(names[:-1])} and {names[-1]} only" in help_text
+    assert (
+        f"All subcommands except {', '.join(names[:-1])} and {names[-1]} only"
+        in help_text
+    )
 
 
 def made(name: str) -> Command:
@@ -133,7 +136,7 @@ def test_names_that_scripts_use_are_kept(run: Any, store: Path, tmp_path: Path) 
         ("repair", store, "--mode", "cut", "--to", target, "--copy-to", target),
     ):
         result = run(*arguments)
-        assert (result.status, "another name" in result.err) == (2, True)
+        assert (result.status, "is an alias" in result.err) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -243,7 +246,7 @@ def test_a_directory_of_something_else_exits_two(
         options = ["--allow-shared-directory"]
     result = run(name, path, *options)
     assert result.status == 2
-    assert "no log directory: neither a store nor a partition" in result.err
+    assert "not a log directory: neither a store nor a partition" in result.err
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -251,7 +254,7 @@ def test_the_root_of_configuration_is_no_log_directory(run: Any) -> None:
     """/etc of this machine."""
     for name in ("verify", "ls", "doctor", "stat", "records"):
         result = run(name, "/etc")
-        assert (result.status, "no log directory" in result.err) == (2, True)
+        assert (result.status, "not a log directory" in result.err) == (2, True)
 
 
 @pytest.mark.parametrize(

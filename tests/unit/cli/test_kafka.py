@@ -86,7 +86,7 @@ def test_file_that_is_missing_exits_two_and_the_next_follows(
     """The missing file is named."""
     result = dump(run, f"{log.with_name('9.log')},{log}")
     assert result.status == 2
-    assert "there is nothing at" in result.err
+    assert "no such file or directory:" in result.err
     assert result.out.endswith(dump(run, log).out)
 
 
@@ -156,7 +156,7 @@ def test_size_that_no_batch_has_ends_the_file(run: Any, log: Path) -> None:
     overwrite(log, frame.pos + 8, struct.pack(">i", 3))
     result = dump(run, log)
     assert (result.status, len(result.lines)) == (1, 3)
-    assert "a batch states 3 bytes; 14 is the least" in result.err
+    assert "a batch states 3 bytes; the minimum is 14" in result.err
 
 
 def test_max_bytes_prints_the_batches_in_them(run: Any, log: Path) -> None:
@@ -246,7 +246,7 @@ def test_sanity_check_is_that_of_a_broker(run: Any, log: Path) -> None:
         cut(path, path.stat().st_size - 1)
         result = dump(run, "--index-sanity-check", path)
         assert (result.status, len(result.lines)) == (1, 1)
-        assert "no multiple of" in result.err
+        assert "not a multiple of" in result.err
     times.write_bytes(struct.pack(">qiqi", 5, 1, 4, 2))
     assert "before its first, 5" in dump(run, "--index-sanity-check", times).err
     times.write_bytes(struct.pack(">qi", 5, -1))
@@ -373,7 +373,7 @@ def test_decoders_that_are_not_there_are_refused(run: Any, log: Path) -> None:
     for option in ("--cluster-metadata-decoder", "--remote-log-metadata-decoder"):
         result = dump(run, option, log)
         assert result.status == 2
-        assert "Kafka's own tool decodes them" in result.err
+        assert "use Kafka's own tool" in result.err
     result = dump(run, "--share-group-state-decoder", log)
     assert result.status == 2
     assert "--kafka-release 4.2" in result.err
@@ -400,9 +400,9 @@ def test_decoder_classes_are_kafkas(run: Any, log: Path, tmp_path: Path) -> None
 def test_options_that_do_not_go_together_are_refused(run: Any, log: Path) -> None:
     """Options for ``--kafka`` need it; it refuses options that choose or shape."""
     index = log.with_suffix(".index")
-    assert "goes with --kafka" in run("records", "--offsets-decoder", log).err
-    assert "goes with --kafka" in run("batches", "--max-bytes", 5, log).err
-    assert "goes with --kafka" in run("index", "--verify-index-only", index).err
+    assert "needs --kafka" in run("records", "--offsets-decoder", log).err
+    assert "needs --kafka" in run("batches", "--max-bytes", 5, log).err
+    assert "needs --kafka" in run("index", "--verify-index-only", index).err
     for option in (("--from", 3), ("--until", 3), ("--limit", 3), ("--skip", 1)):
         result = run("records", "--kafka", *option, log)
         assert (result.status, option[0] in result.err) == (2, True)

@@ -52,7 +52,7 @@ def test_rebuild_index_prints_what_it_built_beside_a_damaged_log(
         assert str(store / name) in result.out
     damaged, absent = result.err.splitlines()
     assert f"{first} at byte 0" in damaged
-    assert "cannot be read here, reading can go on at offset" in damaged
+    assert "cannot be read here, reading can continue at offset" in damaged
     assert str(missing) in absent
     assert run("rebuild-index", partition, store).status == 1
 

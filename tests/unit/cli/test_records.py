@@ -205,7 +205,7 @@ def test_a_torn_end_of_a_file_exits_zero(
     for name in ("records", "batches", "tail", "stat"):
         result = run(name, path)
         assert result.status == 0
-        assert "no whole batch" in result.err
+        assert "incomplete batch" in result.err
     assert run("records", "--kafka", path).status == 0
 
 

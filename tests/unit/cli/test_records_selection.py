@@ -89,7 +89,7 @@ def test_a_partitioner_is_refused_where_it_means_nothing(run: Any, keyed: Path) 
     """There is no key, or a file, another partitioner, or a missing partition."""
     assume = ("--assume-partitioner", "kafka")
     for arguments, said in (
-        ((keyed, *assume), "finds the partition of a --key"),
+        ((keyed, *assume), "--assume-partitioner needs --key"),
         ((logs_in(keyed / "orders-0")[0], "--key", "k", *assume), "PATH is a file"),
         ((keyed, "--key", "k", "--assume-partitioner", "ring"), "ring"),
     ):
@@ -99,7 +99,7 @@ def test_a_partitioner_is_refused_where_it_means_nothing(run: Any, keyed: Path) 
     for path in keyed.glob(".logstore*"):  # absent in a directory of a clustered broker
         path.unlink()
     result = run("records", keyed, "--key", "k", *assume)
-    assert (result.status, "leave --assume-partitioner out" in result.err) == (2, True)
+    assert (result.status, "omit --assume-partitioner" in result.err) == (2, True)
     assert run("records", keyed, "--key", "k").status == 0
 
 

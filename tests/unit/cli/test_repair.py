@@ -47,7 +47,7 @@ def test_repair_has_no_default_mode(
     lost = frames(log)[2].offset - frame.offset
     result = run("repair", partition, *options)
     assert result.status == 2
-    assert "say --mode cut or --mode skip" in result.err
+    assert "give --mode cut or --mode skip" in result.err
     rows = {line.split()[0]: line.split() for line in result.lines if line}
     behind = RECORDS - frame.offset
     cut = ["cut", "1", str(behind), "at", "most", f"{behind},", str(behind - lost)]
@@ -80,18 +80,18 @@ def test_repair_groups_the_segments_behind_the_damage(run: Any, tmp_path: Path) 
     flip_bit(first, 8 * (frames(first)[-1].pos + 30))
     begin = int(behind[0].stem)
     result = run("repair", path, "--dry-run")
-    removed = [line for line in result.lines if " behind the first damage" in line]
+    removed = [line for line in result.lines if "the first damage" in line]
     assert len(removed) == 1
     assert removed[0].startswith("cut would do: segment-removed: ")
     assert f": {len(behind)} segments of {path}, offsets {begin} to 119, " in removed[0]
-    assert removed[0].endswith("go as a whole: they lie behind the first damage")
+    assert removed[0].endswith("are removed as a whole: they follow the first damage")
     verbose = run("repair", path, "--dry-run", "--verbose")
-    assert verbose.out.count("it lies behind the first damage") == len(behind)
+    assert verbose.out.count("it follows the first damage") == len(behind)
     lines = run("repair", path, "--dry-run", "--mode", "cut", "--format", "jsonl").json
     paths = {line.get("path") for line in lines}
     assert {str(log) for log in behind} <= paths
     done = run("repair", path, "--mode", "cut", "--yes")
-    at = next(n for n, line in enumerate(done.lines) if "they lie behind" in line)
+    at = next(n for n, line in enumerate(done.lines) if "they follow" in line)
     kept = Path(done.lines[at + 1].removeprefix("  kept at "))
     assert {log.name for log in behind} <= {one.name for one in kept.iterdir()}
 
@@ -206,5 +206,5 @@ def test_repair_on_a_terminal_asks_for_the_name(
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     result = run("repair", partition, "--mode", "cut")
     assert result.status == status
-    assert "Type orders-0 to go on: " in result.err
+    assert "Type orders-0 to continue: " in result.err
     assert (log.read_bytes() == before) == (status == 2)

@@ -110,9 +110,9 @@ def test_the_first_of_two_words_is_answered_with_those_that_follow(run: Any) -> 
 @pytest.mark.parametrize(
     ("word", "said"),
     [
-        ("produce", "appends no records"),
-        ("delete", "deletes no records and no topics"),
-        ("create-topic", "makes and changes no topics"),
+        ("produce", "does not append records"),
+        ("delete", "does not delete records or topics"),
+        ("create-topic", "does not create or change topics"),
     ],
 )
 def test_what_it_does_not_do_is_answered_with_what_does(
@@ -139,7 +139,7 @@ def test_what_it_does_not_do_is_answered_with_what_does(
         ("verify x --fix", "did you mean repair --dry-run?"),
         ("ls x --lag", "did you mean groups describe?"),
         ("records -b localhost:9092 x", "PATH is the directory"),
-        ("records x --from-beginning", "a log is read from its start"),
+        ("records x --from-beginning", "logs are read from the start"),
         ("--versoin", "did you mean --version?"),
     ],
 )

@@ -81,7 +81,7 @@ def test_verify_groups_notes(run: Any, tmp_path: Path) -> None:
         ("t", number) for number in range(4)
     }
     text = run("verify", path).out
-    assert "note: zero-tail: 4 indexes with zeros behind their entries\n" in text
+    assert "note: zero-tail: 4 indexes with zeros after their entries\n" in text
     assert run("verify", path, "--verbose").out.count("note: zero-tail: ") == 4
 
 

@@ -229,8 +229,8 @@ def test_group_that_is_not_there_is_told_from_one_that_is_not_here(
     shutil.rmtree(nothing / f"{TOPIC}-0")
     for path, group, text in (
         (source, "none", "'none' has committed no offset"),
-        (partly, "gone", "which is not here"),
-        (nothing, "g", "neither in a file of its own nor in __consumer_offsets"),
+        (partly, "gone", "which is missing"),
+        (nothing, "g", "neither in its own file nor in __consumer_offsets"),
     ):
         for dry_run in (True, False):
             with pytest.raises(

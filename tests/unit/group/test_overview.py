@@ -271,7 +271,7 @@ def test_damaged_group_is_a_problem_and_hides_no_other(store: Path) -> None:
     whole = file.read_bytes()
     for data, shown, said in (
         (b"x" * 100, False, "is damaged at byte 0"),
-        (whole[:-1], True, "are no whole batch"),
+        (whole[:-1], True, "are an incomplete batch"),
         (whole + b"x", False, "no append began there"),
     ):
         file.write_bytes(data)
@@ -296,7 +296,7 @@ def test_file_of_another_group_is_a_problem(store: Path) -> None:
     found = groups(store)
     assert [group.group for group in found] == ["good"]
     (problem,) = found.problems
-    assert f"{copy} has the records of group 'good'" in problem
+    assert f"{copy} contains records of group 'good'" in problem
 
 
 def test_nothing_is_written_and_no_lock_taken(store: Path) -> None:

@@ -139,7 +139,7 @@ def test_error_says_where_reading_goes_on_and_it_does(
             assert offset < behind <= END
             if how != "cut":
                 assert (offset, behind) == (batch[0], batch[1])
-            assert f"reading can go on at offset {behind}" in str(error)
+            assert f"reading can continue at offset {behind}" in str(error)
             where = f"Records {offset} to {behind - 1} "
             assert where in str(error) or f"Record {offset} " in str(error)
             for start in {behind, min(behind + 1, END), rng.randint(behind, END), END}:
@@ -214,9 +214,12 @@ def test_error_is_pickled_with_where_reading_goes_on() -> None:
     again = pickle.loads(pickle.dumps(error))
     assert str(again) == str(error)
     assert (again.offset, again.next_offset, again.reason) == (5, 9, "why")
-    assert "Records 5 to 8 cannot be read here, reading can go on at offset 9" in str(
-        again
+    assert (
+        "Records 5 to 8 cannot be read here, reading can continue at offset 9"
+        in str(again)
     )
     error.goes_on_at(6)
-    assert "Record 5 cannot be read here, reading can go on at offset 6" in str(error)
+    assert "Record 5 cannot be read here, reading can continue at offset 6" in str(
+        error
+    )
     assert os.fspath(error.path) == "/p"

@@ -56,7 +56,9 @@ def test_milliseconds_stay_as_they_are() -> None:
 
 
 def test_text_that_is_no_time_is_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match="start='soon' is no ISO 8601 time") as caught:
+    with pytest.raises(
+        ConfigError, match="start='soon' is not an ISO 8601 time"
+    ) as caught:
         as_time_ms("start", "soon")
     assert caught.value.name == "start"
 

@@ -16,8 +16,8 @@ JAR: Final = "logstore-jvm.jar"
 
 # Why there is no reader in Java, and the command that builds it.
 NOT_BUILT: Final = (
-    "logstore was installed without the reader in Java, as there was no JDK or no "
-    "Spark then; the command `python -m logstore.spark` builds it, with a JDK 17 or "
+    "logstore was installed without the reader in Java, because no JDK or no "
+    "Spark was found; `python -m logstore.spark` builds it, with a JDK 17 or "
     "later"
 )
 

@@ -70,9 +70,9 @@ def build(target: Path = JAR) -> str:
     javac, jars = find_javac(), find_jars()
     reason = ""
     if javac is None:
-        reason = "there is no javac: install a JDK 17 or later, or set JAVA_HOME"
+        reason = "no javac found: install a JDK 17 or later, or set JAVA_HOME"
     elif jars is None:
-        reason = "there are no jars of Spark: install pyspark, or set SPARK_HOME"
+        reason = "no jars of Spark found: install pyspark, or set SPARK_HOME"
     if javac is None or jars is None:
         if is_current(target):
             return ""

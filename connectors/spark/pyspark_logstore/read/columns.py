@@ -136,7 +136,7 @@ def _microseconds(batch: Any, kind: Any, partition: TopicPartition) -> Any:
             f"{partition}: the record at offset {offset} has the timestamp "
             f"{times[index].as_py()} ms, and Spark's timestamps reach from "
             f"-{MILLIS_MAX} to {MILLIS_MAX} ms. Leave the column out with "
-            f".schema(...), or start behind it"
+            ".schema(...), or start after it"
         ) from error
 
 

@@ -99,10 +99,10 @@ class LossPolicy:
         """
         if self.fails:
             raise DataLossError(
-                f"{what}. With the option failOnDataLoss=false the query goes on "
-                f"without the records that are gone"
+                f"{what}. With the option failOnDataLoss=false the query "
+                "continues without the lost records"
             )
-        logger.warning("%s; going on, as failOnDataLoss is false", what)
+        logger.warning("%s; continuing, because failOnDataLoss is false", what)
 
 
 # ---------------------------------------------------------------------------- as text
@@ -145,7 +145,7 @@ def from_json(value: Mapping[str, Mapping[str, Any]]) -> Offsets:
                 if number is None or type(offset) is not int:
                     raise ValueError(f"{text!r}: {offset!r}")
                 if not 0 <= offset <= INT64_MAX:
-                    raise ValueError(f"{offset} is no offset")
+                    raise ValueError(f"{offset} is not an offset")
                 offsets[TopicPartition(topic, number)] = offset
     except (AttributeError, TypeError, ValueError) as error:
         raise _not_ours(value) from error
@@ -289,8 +289,8 @@ def _place(
         return high
     if not low <= offset <= high:
         loss.report(
-            f"option {bound.option}: {partition} has the offsets {low} to {high}, and "
-            f"not {offset}"
+            f"option {bound.option}: {partition} has the offsets {low} to {high}, "
+            f"but not {offset}"
         )
     return min(max(offset, low), high)
 

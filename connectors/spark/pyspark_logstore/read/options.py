@@ -262,11 +262,11 @@ def _values_by_name(given: Mapping[str, str], *, streaming: bool) -> dict[str, s
         if streaming and name in BATCH_ONLY:
             refuse(name, value, "a stream has no end; it is for batch queries only")
         if not streaming and name in STREAM_ONLY:
-            logger.warning("option %s means nothing in a batch query; ignored", name)
+            logger.warning("option %s has no effect in a batch query; ignored", name)
         elif name in WITHOUT_MEANING or (
             lowered.startswith("kafka.") and lowered != ISOLATION_OF_KAFKA
         ):
-            logger.info("option %s means nothing without a broker; ignored", name)
+            logger.info("option %s has no effect without a broker; ignored", name)
         elif lowered not in _CANONICAL:
             _refuse_unknown(key, value)
         else:
@@ -309,7 +309,7 @@ def _local_path(name: str, path: str) -> str:
     except UnicodeError:
         is_path = False
     if not local_path or not is_path:
-        refuse(name, path, "it is no path that a file system can have")
+        refuse(name, path, "it is not a valid path")
     return local_path
 
 
@@ -318,8 +318,8 @@ def _selection(read: Values) -> Selection:
     if len(given) != 1:
         names = " and ".join(given) or "none"
         raise ConfigError(
-            f"exactly one of the options assign, subscribe and subscribePattern says "
-            f"what is read; given: {names}",
+            "give exactly one of the options assign, subscribe and "
+            f"subscribePattern; given: {names}",
             name=given[0] if given else "subscribe",
         )
     (name,) = given
@@ -327,7 +327,7 @@ def _selection(read: Values) -> Selection:
     if name == "subscribe":
         topics = tuple(sorted({t.strip() for t in text.split(",") if t.strip()}))
         if not topics:
-            refuse(name, text, "it must be a list of topics, with commas")
+            refuse(name, text, "it must be a comma-separated list of topics")
         return Selection(topics=topics)
     if name == "subscribePattern":
         if not text:
@@ -335,7 +335,7 @@ def _selection(read: Values) -> Selection:
         try:
             return Selection(pattern=re.compile(text))
         except (re.error, OverflowError, RecursionError) as error:
-            refuse(name, text, f"no regular expression: {error}")
+            refuse(name, text, f"not a regular expression: {error}")
     example = '{"topic": [0, 1]}'
     assigned = set()
     for topic, numbers in read.json_object(name, example).items():
@@ -397,5 +397,5 @@ def _isolation(read: Values) -> str:
         return read.choice(ISOLATION_OF_KAFKA, allowed)
     isolation = read.choice("isolation", allowed)
     if mine and kafkas and read.choice(ISOLATION_OF_KAFKA, allowed) != isolation:
-        refuse("isolation", isolation, f"{ISOLATION_OF_KAFKA} says something else")
+        refuse("isolation", isolation, f"{ISOLATION_OF_KAFKA} has another value")
     return isolation

@@ -64,8 +64,8 @@ class StartFile:
             ) from error
         except (ValueError, RecursionError) as error:
             raise ConfigError(
-                f"option stateDir: {self._path} does not hold offsets: {error}. Remove "
-                f"it to start anew",
+                f"option stateDir: {self._path} does not hold offsets: {error}. "
+                "Remove it to start over",
                 name="stateDir",
                 value=self._path,
             ) from error

@@ -71,7 +71,7 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):
         if not self._knows_starts and options.limits_triggers:
             raise ConfigError(
                 f"option {options.limits_triggers[0]} needs Spark 4.2 or later: "
-                f"before, Spark does not tell a source where a batch starts",
+                "earlier releases do not pass the start of a batch to a source",
                 name=options.limits_triggers[0],
             )
         self._schema = schema
@@ -159,8 +159,9 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):
             latest_end = self._latest[name].end
             if begin[name] == read_up_to[name] > latest_end:
                 self._loss.report(
-                    f"{name}: it ends at {latest_end} and was read up to {begin[name]} "
-                    f"already: its tail was cut, or its topic was created anew"
+                    f"{name}: it ends at {latest_end} and was read up to "
+                    f"{begin[name]} already: its tail was cut, or its topic was "
+                    "created again"
                 )
         end = self._admit(begin, _ends_of(self._latest), limit)
         if end == read_up_to and begin == read_up_to:
@@ -343,8 +344,8 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):
         for name, offset in new.items():
             if offset > 0:
                 self._loss.report(
-                    f"{name} is new to the query and starts at {offset}: what was "
-                    f"before is gone"
+                    f"{name} is new to the query and starts at {offset}: earlier "
+                    "records are gone"
                 )
         for name in sorted(begin.keys() - stop.keys()):
             self._loss.report(f"{name}: deleted since the last batch")

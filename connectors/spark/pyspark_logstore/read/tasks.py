@@ -293,8 +293,9 @@ def _read_range(
             below = stands_below(partition)
             if below < stop:
                 loss.report(
-                    f"{log_range.partition}: its tail was cut at {below}, and it was "
-                    f"to be read up to {stop}: what is there now are other records"
+                    f"{log_range.partition}: its tail was cut at {below}, and it "
+                    f"was to be read up to {stop}: the records there are not the "
+                    "same"
                 )
                 stop = below
                 continue

@@ -129,10 +129,10 @@ def _still_locked(error: StoreLockedError, timeout_ms: int) -> StoreLockedError:
     else:
         why = "it takes no requests"
     return StoreLockedError(
-        f"{_who(error)}, for {timeout_ms / 1000:g} s now (option lockTimeout), and "
-        f"{why}; nothing was published. Close it there, or let that process open it "
-        f"only for as long as it writes. A query that is started again on its "
-        f"checkpoint goes on with this batch",
+        f"{_who(error)}, for {timeout_ms / 1000:g} s now (option lockTimeout), "
+        f"and {why}; nothing was published. Close it there, or let that process "
+        "open it only while it writes. A query that is restarted on its "
+        "checkpoint continues with this batch",
         path=error.path,
         holder_pid=error.holder_pid,
         holder=error.holder,

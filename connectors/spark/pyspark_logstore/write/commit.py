@@ -28,9 +28,10 @@ class RewoundError(PublicationConflictError):
     def __init__(self, error: PublicationConflictError) -> None:
         super().__init__(error.identity, error.sequence, error.last)
         self.args = (
-            f"{error}. The checkpoint was set back, or copied from another query's; or "
-            f"txnVersion is an old one. A new checkpoint, or another txnAppId, writes "
-            f"these rows; allowRewind=true leaves out what comes before",
+            f"{error}. The checkpoint was set back, or copied from another "
+            "query's; or txnVersion is an old one. A new checkpoint, or another "
+            "txnAppId, writes these rows; allowRewind=true skips rows up to the "
+            "last published batch",
         )
 
 
@@ -128,7 +129,7 @@ class Commit:
         except PublicationConflictError as error:
             if not self.allow_rewind:
                 raise RewoundError(error) from error
-            logger.warning("allowRewind: what was staged is left out: %s", error)
+            logger.warning("allowRewind: the staged rows are skipped: %s", error)
             store.discard_staged(self.staged)
         store.discard_staged(
             identity=self.identity,

@@ -114,12 +114,12 @@ class Turn(NamedTuple):
                 self.identity,
                 self.sequence,
                 last.sequence,
-                f"{self.identity!r}: batch {self.sequence} comes from run {run_id} of "
-                f"the query, and run {memory.runs[-1]}, which was started later, has "
-                f"published batch {last.sequence}: two queries run on copies of one "
-                f"checkpoint, or the one before was not stopped. Nothing was "
-                f"published. Stop one of them; the other one is started again, on a "
-                f"checkpoint of its own",
+                f"{self.identity!r}: batch {self.sequence} comes from run "
+                f"{run_id} of the query, and run {memory.runs[-1]}, which was "
+                f"started later, has published batch {last.sequence}: two queries "
+                "run on copies of one checkpoint, or the one before was not "
+                "stopped. Nothing was published. Stop one of them, and restart "
+                "the other one on another checkpoint",
             )
         if last is None or self.sequence != last.sequence:
             return memory.with_run(run_id, self.bytes)
@@ -138,21 +138,21 @@ class Turn(NamedTuple):
         of = "" if memory.bytes == UNKNOWN_BYTES else f" of {memory.bytes} bytes"
         what = (
             f"{self.identity!r}: {last.sequence} was published before, with "
-            f"{last.records} rows{of}, and is to be published with {self.records} rows "
-            f"of {self.bytes} bytes"
+            f"{last.records} rows{of}, and would be published again with "
+            f"{self.records} rows of {self.bytes} bytes"
         )
         if not fails:
-            logger.warning("%s; these are left out, the others stay", what)
+            logger.warning("%s; the new rows are skipped", what)
             return
         raise CopiedCheckpointError(
             self.identity,
             self.sequence,
             last.sequence,
-            f"{what}. Another query runs on a copy of this checkpoint; or the query "
-            f"gives other rows when a batch is repeated (random values, a table that "
-            f"has changed). Nothing was published. For another query: a new "
-            f"checkpoint. Else start it once with allowRewind=true, which leaves these "
-            f"rows out",
+            f"{what}. Another query runs on a copy of this checkpoint; or the "
+            "query gives other rows when a batch is repeated (random values, a "
+            "table that has changed). Nothing was published. For another query: "
+            "a new checkpoint. Else start it once with allowRewind=true, which "
+            "skips these rows",
         )
 
 

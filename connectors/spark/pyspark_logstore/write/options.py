@@ -149,7 +149,7 @@ def _values_by_name(given: Mapping[str, str], *, streaming: bool) -> dict[str, s
         if streaming and name in SINK_BATCH_ONLY:
             refuse(name, value, "it is for batch writes only: a stream has its own")
         if lowered.startswith("kafka."):
-            logger.info("option %s means nothing without a broker; ignored", key)
+            logger.info("option %s has no effect without a broker; ignored", key)
         elif name in NOT_OURS or _is_of_async_progress(lowered):
             continue
         elif lowered not in _CANONICAL:
@@ -181,7 +181,11 @@ def _settings(values: Mapping[str, str]) -> dict[str, object]:
     }
     for name, text in properties.items():
         if len(text) > SETTING_MAX:
-            refuse(_camel(name.replace(".", "_")), text, "no setting has such a value")
+            refuse(
+                _camel(name.replace(".", "_")),
+                text,
+                "the setting does not allow this value",
+            )
     try:
         config = TopicConfig.from_properties(properties)
     except ConfigError as error:

@@ -62,8 +62,8 @@ def _may_become_store(path: str) -> bool:
 def _check_format(store: Store, topic: str) -> None:
     if topic and store.topic(topic).config.message_format == 0:
         raise ConfigError(
-            f"option topic={topic!r}: the topic has message_format=0, which has no "
-            f"place for what the sink needs; allowed are 1 and 2",
+            f"option topic={topic!r}: the topic has message_format=0, but the "
+            "sink needs 1 or 2",
             name="topic",
             value=topic,
         )

@@ -254,9 +254,9 @@ def _micro_batch() -> tuple[str, int]:
     batch_id = context and context.getLocalProperty("streaming.sql.batchId")
     if not query_id or not batch_id:
         raise LogStoreError(
-            "Spark does not tell this task which query and batch it belongs to "
-            "(sql.streaming.queryId, streaming.sql.batchId): without them a batch "
-            "that is repeated would be written twice. Nothing was written"
+            "Spark did not pass the query and the batch of this task "
+            "(sql.streaming.queryId, streaming.sql.batchId): without them, a "
+            "repeated batch would be written twice. Nothing was written"
         )
     return query_id, int(batch_id)
 
@@ -277,7 +277,7 @@ def _whole(messages: Sequence[Any]) -> list[StagedTask]:
     """
     if not all(isinstance(message, StagedTask) for message in messages):
         raise LogStoreError(
-            "Spark commits without a message of each task, so nobody knows what "
-            "they have staged; nothing was published"
+            "Spark commits without the messages of all tasks, so it is not known "
+            "what they staged; nothing was published"
         )
     return list(messages)

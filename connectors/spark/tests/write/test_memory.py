@@ -95,7 +95,7 @@ def test_query_on_a_copy_of_a_checkpoint_is_told_where_its_rows_are_others(
     assert written(path) == [b"0", b"a1"]
     run("run-a", 2, b"a2")  # the other one continues
     run("run-b", 2, b"b2 is longer", allowRewind="true")
-    assert "left out" in caplog.text
+    assert "skipped" in caplog.text
     assert written(path) == [b"0", b"a1", b"a2"]
 
 
@@ -196,7 +196,7 @@ def test_application_that_repeats_a_version_with_other_rows_is_warned(
         writer = batch_writer(path, txnAppId="load", txnVersion="1")
         with caplog.at_level(logging.WARNING):
             writer.commit([writer.write(rows(*values))])
-        assert ("these are left out" in caplog.text) == (len(values) == 2)
+        assert ("the new rows are skipped" in caplog.text) == (len(values) == 2)
     assert written(path) == [b"a"]
     assert staged_files(path) == []
 
@@ -220,7 +220,7 @@ def test_messages_are_committed_once(tmp_path: Path) -> None:
     with pytest.raises(LogStoreError):
         writer.commit([message])
     writer.abort([message])
-    with pytest.raises(LogStoreError, match="without a message of each task"):
+    with pytest.raises(LogStoreError, match="without the messages of all tasks"):
         writer.commit([None])
     assert written(path) == [b"a"]
     assert staged_files(path) == []

@@ -106,7 +106,7 @@ def test_headers_make_a_topic_of_magic_2_unless_told_otherwise() -> None:
         ("topic", " ", "the name of a topic"),
         ("createTopic", "yes", "true and false"),
         ("partitions", "0", "at least 1"),
-        ("lockTimeout", "soon", "allowed is a number and one of"),
+        ("lockTimeout", "soon", "it must be a number of at most"),
         ("allowRewind", "1", "true and false"),
         ("groupAccess", "1", "true and false"),
         ("allowSharedDirectory", "1", "true and false"),
@@ -124,7 +124,7 @@ def test_headers_make_a_topic_of_magic_2_unless_told_otherwise() -> None:
         ("asyncProgressTrackingEnabled", "true", "allowed is false"),
         ("topics", "a", "did you mean topic?"),
         ("subscribe", "a", "use topic"),
-        ("whatever", "a", "Known are path, topic"),
+        ("whatever", "a", "Known options: path, topic"),
     ],
 )
 def test_what_cannot_be_names_the_option_and_what_is_allowed(

@@ -38,8 +38,8 @@ def browse(path: str, **arguments: Any) -> int:
     check_path(path)
     if not all(map(is_terminal, (sys.stdin, sys.stdout, sys.stderr))):
         raise click.UsageError(
-            "browse draws on a terminal, and standard input, output or error is none; "
-            "`logstore-dump records` prints to a pipe"
+            "browse needs a terminal, but standard input, output or error is not "
+            "one; `logstore-dump records` prints to a pipe"
         )
     import_package("textual")
     browser = importlib.import_module("logstore.cli.browse.browser").Browser

@@ -90,7 +90,7 @@ class DamagePage(Page):
         report: logstore.types.VerifyReport | None = self.browser.report
         if report is None:
             self.say(
-                "not verified yet   s: verify, d: look into compressed batches too"
+                "not verified yet   s: verify, d: also look into compressed batches"
             )
             return
         problems = [_Row(n, True, problem) for n, problem in enumerate(report.problems)]

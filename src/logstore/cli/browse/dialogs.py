@@ -69,8 +69,8 @@ class JumpDialog(_Dialog):
 
     title_text = "Jump to"
     labels = (
-        "an offset (1,200), a time (2024-05-01T12:00:00Z, 1714564800000ms; without a\n"
-        "zone: local time), or -N: the N last records",
+        "an offset (1,200), a time (2024-05-01T12:00:00Z, 1714564800000ms; without "
+        "a\nzone: local time), or -N: the last N records",
     )
 
     def understood(self, values: list[str]) -> Bound:

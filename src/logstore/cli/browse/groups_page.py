@@ -150,7 +150,7 @@ class GroupPage(_Watching):
         group = self._in(groups)
         if group is None:
             name = clean(self._group.group)
-            self.say(f"there is no group {name} any longer", "bold red")
+            self.say(f"group {name} no longer exists", "bold red")
             return
         self.query_one("#rows", Grid).put([(group.group, row) for row in group.rows])
         self.query_one("#members", Grid).put([(group.group, m) for m in group.members])

@@ -133,7 +133,7 @@ def _shown(data: bytes, mode: str, width: int) -> tuple[str, Block]:
     if is_deep:
         label = "text, since it is nested deeply"
     elif mode == "json":
-        label = "text, since it is no JSON object or list"
+        label = "text, since it is not a JSON object or list"
     elif mode == "auto" and is_large:
         label = "text, since it is large (v: as JSON)"
     lines = (low(escape(line)) for line in decode(data).split("\n"))

@@ -113,7 +113,7 @@ class RecordsPage(Page):
     # ------------------------------------------------------------------ keys
 
     def action_step(self, by: int) -> None:
-        """The next row, or the one before."""
+        """Move to the next row, or to the one before."""
         self._table.action_move(by)
 
     def action_mode(self) -> None:
@@ -126,7 +126,7 @@ class RecordsPage(Page):
         self._pane.redraw()
 
     def action_zoom(self) -> None:
-        """The record alone, or with the rows."""
+        """Show the record alone, or below the rows."""
         if not self._pane.is_open:
             self.on_record_table_opened()
         self._table.display = not self._table.display
@@ -151,11 +151,11 @@ class RecordsPage(Page):
             super().action_back()
 
     def action_first(self) -> None:
-        """The start of the log."""
+        """Move to the start of the log."""
         self._jump(None)
 
     def action_last(self) -> None:
-        """The end of the log."""
+        """Move to the end of the log."""
         self._end_search()
         self._rows.jump_to_last()
 

@@ -99,10 +99,12 @@ def export(path: str, **arguments: Any) -> int:
 def _output_of(arguments: dict[str, Any]) -> str:
     output, alias = arguments["output"], arguments["output_alias"]
     if output is not None and alias is not None:
-        raise click.UsageError("--to is another name of --output; give one of them")
+        raise click.UsageError("--to is an alias of --output; give only one of them")
     path: str | None = output or alias
     if path is None:
-        raise click.UsageError("where to? -o FILE, or -o - for standard output")
+        raise click.UsageError(
+            "no output given: use -o FILE, or -o - for standard output"
+        )
     return path
 
 
@@ -141,8 +143,8 @@ def _report_written(printer: Printer, job: ExportJob, count: int) -> None:
         printer.line(f"wrote {counted(count, 'record')} to {shown}")
     else:
         printer.warn(
-            f"{target.path} was not written: nothing that belongs in it is whole; "
-            f"--on-corruption skip writes what can be read"
+            f"{target.path} was not written, because it would have no intact record; "
+            "--on-corruption skip writes what can be read"
         )
 
 

@@ -38,16 +38,16 @@ def kind_of_name(name: str, kind: str | None) -> tuple[str, str]:
         return "jsonl", ""
     if kind is None and extension not in KINDS:
         raise logstore.ConfigError(
-            f"--output {name}: the name ends with none of "
-            f"{', '.join('.' + k for k in KINDS)} (and .gz or .zst); --format says "
-            f"what to write",
+            f"--output {name}: unknown extension; expected "
+            f"{', '.join('.' + k for k in KINDS)} (and .gz or .zst), or give --format",
             name="--output",
             value=name,
         )
     chosen = kind or extension
     if codec and chosen not in TEXT_KINDS:
         raise logstore.ConfigError(
-            f"--output {name}: {chosen} files are compressed inside; leave {codec} out",
+            f"--output {name}: {chosen} files are compressed internally; remove "
+            f"{codec}",
             name="--output",
             value=name,
         )
@@ -68,7 +68,7 @@ def path_for_topic(output: str, kind: str | None, topic: str) -> str:
         os.makedirs(output, exist_ok=True)
         return os.path.join(output, f"{topic}.{kind or 'jsonl'}")
     raise click.UsageError(
-        f"--per-topic: {output} has no {{topic}} in it and is not a directory"
+        f"--per-topic: {output} does not contain {{topic}} and is not a directory"
     )
 
 
@@ -86,7 +86,9 @@ class ExportFile:
         self.is_stdout = path == STDOUT
         if not (self.is_stdout or force) and os.path.lexists(path):
             raise logstore.ConfigError(
-                f"{path} is there; --force replaces it", name="--output", value=path
+                f"{path} already exists; --force replaces it",
+                name="--output",
+                value=path,
             )
 
     @contextlib.contextmanager
@@ -131,7 +133,8 @@ def _refuse_terminal(printer: Printer, kind: str) -> None:
     """
     if kind not in TEXT_KINDS and printer.out.isatty():
         raise click.UsageError(
-            f"{kind} is not for a terminal: redirect standard output, or give -o FILE"
+            f"{kind} cannot be written to a terminal: redirect standard output, or "
+            "give -o FILE"
         )
 
 

@@ -107,7 +107,7 @@ def _decoder_of(name: str | None, option: str) -> Callable[[bytes], object]:
     if f"{package}." in _PACKAGES and last in _CLASSES:
         return _CLASSES[last]
     raise click.UsageError(
-        f"{option} {name}: no class of Java is run; give StringDecoder, "
+        f"{option} {name}: Java classes are not run; give StringDecoder, "
         f"IntegerDecoder or LongDecoder of {_PACKAGES[1][:-1]}"
     )
 
@@ -138,13 +138,12 @@ def _topic_decoder(arguments: dict[str, Any], release: str) -> Decoder | None:
     for name in ("cluster_metadata_decoder", "remote_log_metadata_decoder"):
         if arguments.get(name):
             raise click.UsageError(
-                f"{_WITH_KAFKA_ONLY[name]} is not there: these records are in a format "
-                f"that each release changes; Kafka's own tool decodes them"
+                f"{_WITH_KAFKA_ONLY[name]} is not supported: each release changes the "
+                "format of these records; use Kafka's own tool"
             )
     if arguments.get("share_group_state_decoder") and release < SHARE_SINCE:
         raise click.UsageError(
-            f"--share-group-state-decoder is there from Kafka {SHARE_SINCE} on: give "
-            f"--kafka-release {SHARE_SINCE} or a later one, too"
+            f"--share-group-state-decoder needs --kafka-release {SHARE_SINCE} or later"
         )
     for name, decoder_of in _DECODERS.items():
         if arguments.get(name):
@@ -183,12 +182,12 @@ def check_kafka(arguments: dict[str, Any]) -> None:
     if not arguments["kafka"]:
         for name, typed in _WITH_KAFKA_ONLY.items():
             if arguments.get(name) not in (None, False):
-                raise click.UsageError(f"{typed} goes with --kafka: give both")
+                raise click.UsageError(f"{typed} needs --kafka")
         return
     for name, typed in _WITHOUT_KAFKA.items():
         if arguments.get(name) not in (None, 0):
             raise click.UsageError(
-                f"--kafka prints whole files: {typed} has no place there"
+                f"--kafka prints whole files: {typed} cannot be combined with it"
             )
     if arguments["form"] != "text":
         raise click.UsageError(
@@ -220,7 +219,7 @@ def dump_file(path: str, arguments: dict[str, Any]) -> int:
 
 @command(
     "kafka-dump-log",
-    "Print what Kafka's tool of this name prints, with its options.",
+    "Print the output of Kafka's tool of this name, with its options.",
     EXAMPLES,
 )
 @options.kafka_files

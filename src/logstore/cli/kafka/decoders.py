@@ -236,7 +236,7 @@ def transaction_decoder(release: str) -> Decoder:
 def _transaction(values: dict[str, Any]) -> str:
     state = values["transactionStatus"]
     if not 0 <= state < len(_STATES):
-        raise MessageError(f"a transaction has state {state}, which there is not")
+        raise MessageError(f"a transaction has state {state}, which does not exist")
     topics = values["transactionPartitions"] if state else []
     if topics is None:
         raise MessageError(f"a transaction in state {_STATES[state]} has no partitions")

@@ -102,7 +102,7 @@ def head_of(frame: Any) -> Head:
             -1 if magic < 1 else time,
         )
     if parsed_head.codec >= len(CODECS):
-        raise _damaged(frame, f"it has codec {parsed_head.codec}, which there is not")
+        raise _damaged(frame, f"it has the unknown codec {parsed_head.codec}")
     return parsed_head
 
 

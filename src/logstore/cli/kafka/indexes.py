@@ -51,7 +51,7 @@ class _Entries:
     def check(self, reason: str) -> None:
         """Raise an error with this reason, or because of the size of the file."""
         if not reason and self._size % self._width:
-            reason = f"it has {self._size} bytes, no multiple of {self._width}"
+            reason = f"it has {self._size} bytes, not a multiple of {self._width}"
         if reason:
             raise self.error(f"it fails the check of a broker that starts: {reason}", 0)
 
@@ -124,8 +124,8 @@ def index_lines(
         shown: the path in the text.
 
     Raises:
-        CorruptIndexError: it fails the check of a broker that starts, or an entry is
-            no place in the log.
+        CorruptIndexError: it fails the check of a broker that starts, or an entry does
+            not point to a place in the log.
         StoreNotFoundError: it, or its log, is not there.
         CorruptRecordError, StorageError: the log cannot be read there.
     """
@@ -155,7 +155,7 @@ def index_lines(
         if frame is None:
             raise index.error(
                 f"entry {number} is offset {offset} at byte {position}, where the log "
-                f"has no whole batch of up to {wanted.max_message_size} bytes",
+                f"has no complete batch of up to {wanted.max_message_size} bytes",
                 number,
             )
         last = head_of(frame).last

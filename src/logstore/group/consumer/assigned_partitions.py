@@ -123,7 +123,7 @@ class AssignedPartitions:
             logger.warning(
                 "%s has no topic %s yet; the consumer waits for it", store.path, name
             )
-        # Each is looked for once: one that is deleted later is no news.
+        # Each is looked for once: one that is deleted later is not news.
         self._unknown.update(wanted.topics)
 
     def _get(self, keys: Sequence[TopicPartition]) -> bool:

@@ -1,4 +1,4 @@
-"""Lets calls into a consumer, one at a time, and its records out."""
+"""Admits one call at a time to a consumer, and delivers its records."""
 
 from __future__ import annotations
 

@@ -44,15 +44,15 @@ def begin_transaction(
         last.ended = last.ended or "left"
         core.settle()
         raise CommitFailedError(
-            "the last transaction of this consumer was neither committed nor aborted: "
-            "it is aborted now, and the next poll delivers again what it has read. "
-            "Begin another one",
+            "the last transaction of this consumer was neither committed nor "
+            "aborted: it was aborted now, and the next poll delivers its records "
+            "again. Begin another one",
             group=member.group.id,
         )
     if core.place.options.offsets is not None:
         raise ConfigError(
-            "a consumer that keeps its offsets elsewhere has no transactions: keep the "
-            "results there, too",
+            "a consumer that stores its offsets elsewhere has no transactions: "
+            "store the results there, too",
             name="offsets",
         )
     state = TransactionState()
@@ -81,9 +81,9 @@ class ConsumerInputs:
         if self._core.partitions.given_up:
             names = ", ".join(map(str, sorted(self._core.partitions.given_up)))
             raise CommitFailedError(
-                f"records of partitions {names} were delivered, and others have them "
-                f"now, or their logs were cut. Nothing was published; commit in "
-                f"`on_revoke`, or read again",
+                f"partitions {names} were reassigned, or their logs were "
+                "truncated, after their records were delivered. Nothing was "
+                "published; commit in `on_revoke`, or read again",
                 group=member.group.id,
             )
         readers = [r for r in self._core.readers.values() if r.position is not None]
@@ -128,8 +128,8 @@ class ConsumerInputs:
             member.commit(commits, durable=False, way=BY_TRANSACTIONS)
         except LogStoreError as error:
             logger.warning(
-                "group %s: its positions are published, and its file does not have "
-                "them: %s",
+                "group %s: its positions are published, but its file could not "
+                "be updated: %s",
                 member.group.id[:100],
                 error,
             )

@@ -113,8 +113,8 @@ def _action(root: Directory, entry: _Above, error: Exception | None) -> Recovery
     label, end = POSITION_LOWERED, entry.lowered
     text = (
         f"group {entry.group!r:.100} had the position {entry.position} in {entry.key}, "
-        f"and the log here has the records that it had only up to {end}: it is lowered "
-        f"to that"
+        f"but the log here has those records only up to {end}: the position was "
+        f"lowered to {end}"
     )
     if error is not None:
         label, text = POSITION_ABOVE_END, str(_refusal(root, entry, error))
@@ -127,7 +127,7 @@ def _refusal(root: Directory, entry: _Above, error: Exception) -> StorageError:
     reason = str(error)
     if isinstance(error, BusyError):
         lock = root.path_of(layout.group_lock_file(entry.file[0]))
-        reason = f"another process has the lock on {lock}, and stands still"
+        reason = f"another process holds the lock on {lock}, and does not respond"
     return StorageError(
         f"{entry.key} takes no appends: the store is a copy, group "
         f"{entry.group!r:.100} has the position {entry.position}, above the "
@@ -247,7 +247,7 @@ def lowered_commit(commit: OffsetCommit, lowered_to: LoweredTo | None) -> Offset
     """The commit as it counts in a copy: with no position above the end of the log.
 
     Args:
-        lowered_to: None: this is no copy.
+        lowered_to: None: this is not a copy.
     """
     if lowered_to is None:
         return commit

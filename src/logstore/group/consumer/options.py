@@ -164,16 +164,16 @@ def as_text(name: str, text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError:
-        raise _bad(name, text, "text that has a UTF-8 form") from None
+        raise _bad(name, text, "text that UTF-8 can encode") from None
 
 
 def as_subscription(topics: Any, pattern: Any) -> MemberSubscription:
     """The topics that a consumer asks for.
 
     Raises:
-        ConfigError: a name is no name of a topic, or the pattern is no regular
+        ConfigError: a name is not a name of a topic, or the pattern is not a regular
             expression.
-        TypeError: `topics` is no sequence of names.
+        TypeError: `topics` is not a sequence of names.
     """
     names = tuple(dict.fromkeys(as_items("topics", topics, of="names of topics")))
     for name in names:
@@ -193,7 +193,7 @@ def as_partition(value: Any) -> TopicPartition:
     """A partition from a pair.
 
     Raises:
-        TypeError: it is no pair of a name and a number.
+        TypeError: it is not a pair of a name and a number.
     """
     if type(value) is TopicPartition and (type(value[0]), type(value[1])) == (str, int):
         return value
@@ -201,7 +201,7 @@ def as_partition(value: Any) -> TopicPartition:
         return TopicPartition(
             value[0], as_integer("partition", value[1], "the number of a partition")
         )
-    raise TypeError(f"{value!r:.100} is no TopicPartition")
+    raise TypeError(f"{value!r:.100} is not a TopicPartition")
 
 
 def as_partitions(values: Iterable[Any]) -> list[TopicPartition]:
@@ -239,7 +239,9 @@ def as_commits(
         if not 1 <= len(parts) <= 3 or not isinstance(
             parts[1] if parts[1:] else "", str
         ):
-            raise TypeError(f"{value!r:.100} is no offset, nor OffsetAndMetadata")
+            raise TypeError(
+                f"{value!r:.100} is neither an offset nor an OffsetAndMetadata"
+            )
         number = as_integer("offset", parts[0], "an offset (int)")
         if not 0 <= number <= OFFSET_MAX:
             raise _bad("offset", number, f"in [0, {OFFSET_MAX}]")
@@ -248,7 +250,7 @@ def as_commits(
         size = len(as_text("metadata", commit.metadata))
         if size > METADATA_BYTES_MAX:
             raise OffsetMetadataTooLargeError(
-                f"the metadata of {as_partition(key)} has {size} bytes, and may have "
+                f"the metadata of {as_partition(key)} has {size} bytes, more than "
                 f"{METADATA_BYTES_MAX}; nothing was committed",
                 group=group,
                 size=size,

@@ -141,8 +141,9 @@ class Positions:
             if now is None or not reader.topic_id or now[0] == reader.topic_id:
                 continue
             raise CommitFailedError(
-                f"the topic of partition {reader.key} was deleted and made again; this "
-                f"consumer has read the earlier one. Nothing was committed",
+                f"the topic of partition {reader.key} was deleted and created "
+                "again; this consumer read the earlier topic. Nothing was "
+                "committed",
                 group=self._options.group or "",
             )
 
@@ -177,9 +178,10 @@ class Positions:
                 return
         if self._options.reset == "error":
             raise NoOffsetForPartitionError(
-                f"group {self._options.group!r:.100} has no committed offset for "
-                f"partition {reader.key} that counts, and reset is 'error'. Seek, or "
-                f"open the consumer with reset='earliest', 'latest' or a time span",
+                f"group {self._options.group!r:.100} has no valid committed "
+                f"offset for partition {reader.key}, and reset is 'error'. Seek, "
+                "or open the consumer with reset='earliest', 'latest' or a time "
+                "span",
                 group=self._options.group or "",
                 partition=str(reader.key),
             )

@@ -147,9 +147,9 @@ class GroupPositions:
         except (ValueError, KeyError, TypeError) as error:
             path = os.path.join(self._store.path, layout.PUBLISHED)
             raise CorruptCheckpointError(
-                f"{path} has something else than positions of group "
-                f"{self._group!r:.100}: {error}. Another publisher has used the "
-                f"identity {self.identity!r}",
+                f"{path} does not have positions of group {self._group!r:.100}: "
+                f"{error}. Another publisher has used the identity "
+                f"{self.identity!r}",
                 path=path,
                 reason=str(error),
             ) from error
@@ -165,9 +165,10 @@ class GroupPositions:
             topics = {(key.topic, each.topic_id) for key, each in positions.items()}
             raise ConfigError(
                 f"the positions of group {self._group!r:.100} in {len(positions)} "
-                f"partitions of {len(topics)} topics take {len(data)} bytes, and may "
-                f"take {_METADATA_BYTES_MAX} in a transaction; nothing was published. "
-                f"Use several groups, or fewer topics with more partitions",
+                f"partitions of {len(topics)} topics take {len(data)} bytes, more "
+                f"than the {_METADATA_BYTES_MAX} of a transaction; nothing was "
+                "published. Use several groups, or fewer topics with more "
+                "partitions",
                 name="topics",
             )
         return data
@@ -418,8 +419,7 @@ class ConsumerTransaction:
         finally:
             self._slots.end_publish_turn()
         raise CommitFailedError(
-            f"{_ATTEMPTS} times another member has published first; nothing was "
-            f"published",
+            f"another member published first, {_ATTEMPTS} times; nothing was published",
             group=self._positions.identity,
         )
 
@@ -499,9 +499,9 @@ class ConsumerTransaction:
                 if position.offset == before:
                     continue
                 raise CommitFailedError(
-                    f"the topic of partition {key} was deleted, so it is not known "
-                    f"whether another member has processed what was read of it. "
-                    f"Nothing was published; the next poll goes on without it",
+                    f"the topic of partition {key} was deleted, so it is not "
+                    "known whether another member has processed its records. "
+                    "Nothing was published; the next poll continues without it",
                     group=self._positions.identity,
                 )
             if current_offset != before:

@@ -153,7 +153,7 @@ class CommitCalls(AppendCalls):
         action = {
             native.STEP_LOCK: "lock",
             native.STEP_UNLOCK: "unlock",
-            native.STEP_FILE: "look at",
+            native.STEP_FILE: "examine",
             native.STEP_BYTES: "read",
             native.STEP_WRITE: "write",
             native.STEP_SYNC: "sync",

@@ -51,7 +51,7 @@ class TrailingBytes(NamedTuple):
         pos: position of the first one.
         data: the bytes.
         offset: base offset of the next batch.
-        damage: why they are no batch; None: their end is missing.
+        damage: why they are not a batch; None: their end is missing.
     """
 
     pos: int

@@ -172,8 +172,8 @@ class GroupLog:
                 rest = self._rest(size, damage)
                 rest.check(self.path, file.id, point)
                 logger.warning(
-                    "%s: cut off %d bytes at byte %d, which a crash has left (%s); no "
-                    "commit that was durable is in them",
+                    "%s: removed %d bytes at byte %d, left by a crash (%s); they have "
+                    "no durable commit",
                     self.path, size - self.end_pos, self.end_pos, rest.reason,
                 )  # fmt: skip
                 file.cut_to(self.end_pos)
@@ -202,14 +202,14 @@ class GroupLog:
             self._file = file
             return file.size
         if size < self.end_pos:
-            reason = f"it has {size} bytes, and had {self.end_pos} whole ones before"
+            reason = f"it shrank from {self.end_pos} to {size} bytes"
             raise damaged(self.path, size, reason)
         return size
 
     def _read_to(self, size: int) -> Damage | None:
         """Take in the whole batches up to `size`; what is wrong with the next one, if
         it is not only cut off."""
-        # No `FileWalk`: bytes that are no batch are returned here, not an error.
+        # No `FileWalk`: bytes that are not a batch are returned here, not an error.
         fault: Damage | None = None
 
         def take_in(data: bytes) -> int:
@@ -388,8 +388,8 @@ class GroupLog:
 
     def _not_durable(self, error: OSError | StorageError) -> SyncFailedError:
         return SyncFailedError(
-            f"cannot sync the group's file {self.path}: {error}. What was committed "
-            f"last counts now, and may be lost in a power failure. Commit again",
+            f"cannot sync the group's file {self.path}: {error}. The last commit "
+            "is in effect, but a power failure may lose it. Commit again",
             errno=error.errno,
             path=self.path,
             action="sync",

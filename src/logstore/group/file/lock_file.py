@@ -52,7 +52,7 @@ class OpenLockFile:
         except OSError as error:
             raise storage_error(error, "open", self.path) from error
         if write:
-            with storage_errors("look at", self.path):
+            with storage_errors("examine", self.path):
                 self._identity = _identity(self.files.stat(self.fd))
             _open_files.add(self)
 
@@ -85,7 +85,7 @@ class OpenLockFile:
         except FileNotFoundError:
             return False
         except OSError as error:
-            raise storage_error(error, "look at", self.path) from error
+            raise storage_error(error, "examine", self.path) from error
 
     def name_step(self) -> native.Step:
         """The system call that `has_its_name` makes."""
@@ -105,7 +105,7 @@ class OpenLockFile:
             raise storage_error(error, "lock", self.path) from error
 
     def unlock(self, byte: int) -> None:
-        """Unlock a byte; one that is not locked is no error."""
+        """Unlock a byte; one that is not locked is not an error."""
         if self.fd < 0:
             return
         try:
@@ -116,7 +116,7 @@ class OpenLockFile:
     def locked(self, begin: int, end: int) -> Sequence[int]:
         """The bytes from `begin` up to before `end` that other open files have
         locked."""
-        with storage_errors("look at the locks of", self.path):
+        with storage_errors("examine the locks of", self.path):
             return self.files.locked_bytes(self.fd, begin, end)
 
     # ------------------------------------------------------------ bytes

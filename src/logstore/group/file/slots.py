@@ -269,9 +269,9 @@ class Slots(LockFile):
         groups."""
         if not self._file.has_its_name():
             raise FencedError(
-                f"the lock file {self.path} was removed or replaced while it was in "
-                f"use: its locks guard nothing any more. Nothing was changed; close "
-                f"this consumer and open a new one",
+                f"the lock file {self.path} was removed or replaced while it was "
+                "in use: its locks no longer protect anything. Nothing was "
+                "changed; close this consumer and open a new one",
                 group=self.group,
             )
 
@@ -284,7 +284,7 @@ class Slots(LockFile):
         )
 
     def give_back(self) -> None:
-        """Give back the mutex and the turn to sync; what was not taken is no error."""
+        """Give back the mutex and the turn to sync, if they were taken."""
         try:
             self.point.end_turn()
         finally:

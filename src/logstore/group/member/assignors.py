@@ -208,7 +208,7 @@ def assignor_of(assignor: str | Assignor) -> Assignor:
     """The assignor of a name, or an assignor that the caller has written.
 
     Raises:
-        ConfigError: no assignor has this name, or it is no assignor.
+        ConfigError: no assignor has this name, or it is not an assignor.
     """
     if isinstance(assignor, str):
         named_assignor = _ASSIGNORS.get(assignor)
@@ -223,8 +223,9 @@ def assignor_of(assignor: str | Assignor) -> Assignor:
         ):
             return assignor
     raise ConfigError(
-        f"assignor={assignor!r:.100} is none of {', '.join(sorted(_ASSIGNORS))}, nor "
-        f"an object with a name and a method `assign`",
+        f"assignor={assignor!r:.100} is neither one of "
+        f"{', '.join(sorted(_ASSIGNORS))} nor an object with a name and a method "
+        "`assign`",
         name="assignor",
         value=assignor,
     )
@@ -253,17 +254,17 @@ def checked_assignment(
         for partition in has:
             if partition not in left or partition.topic not in topics.get(member, ()):
                 raise ConfigError(
-                    f"assignor {assignor.name!r} gives partition {partition} to member "
-                    f"{member!r}, which is not there, did not ask for it, or is not "
-                    f"the first to get it; the group stays as it is",
+                    f"assignor {assignor.name!r} assigned partition {partition} to "
+                    f"member {member!r}, which is unknown, did not ask for it, or "
+                    "is not the first to get it; the group is unchanged",
                     name="assignor",
                     value=assignor.name,
                 )
             left.discard(partition)
         if member not in assignment:
             raise ConfigError(
-                f"assignor {assignor.name!r} names member {member!r}, which is not in "
-                f"the group; the group stays as it is",
+                f"assignor {assignor.name!r} names member {member!r}, which is "
+                "not in the group; the group is unchanged",
                 name="assignor",
                 value=assignor.name,
             )

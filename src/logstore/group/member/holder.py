@@ -23,7 +23,7 @@ class PartitionHolder:
     `release_strays` gives them back.
 
     Attributes:
-        id: of the member; "" before it has joined, and after it was thrown out.
+        id: of the member; "" before it has joined, and after it was evicted.
         held: the partitions, with their rows.
     """
 
@@ -65,7 +65,7 @@ class PartitionHolder:
                 self._slots.release(number)
 
     def forget(self) -> None:
-        """Give up all partitions at once, and be no member any more."""
+        """Give up all partitions at once, and stop being a member."""
         # In this order: one that is interrupted is done again.
         self.held.clear()
         for row in list(self._slots.rows):
@@ -114,7 +114,7 @@ class PartitionHolder:
         state = self._group.file.state
         if self.id and state is not self._checked_state:
             if state.member(self.id) is None:
-                raise self._fenced("it was thrown out, because it did not poll in time")
+                raise self._fenced("it was evicted, because it did not poll in time")
             self._checked_state = state
         for partition in partitions:
             row = self.held.get(partition)
@@ -126,12 +126,13 @@ class PartitionHolder:
                     group=self._group.id,
                 )
             if state.rows.get(partition) != row:
-                raise self._fenced(f"another member has partition {partition} by now")
+                raise self._fenced(f"another member now has partition {partition}")
 
     def _fenced(self, why: str) -> FencedError:
         return FencedError(
-            f"group {self._group.id!r:.100} has gone on without this consumer: {why}. "
-            f"Nothing was committed; the next poll joins again",
+            "this consumer is no longer a member of group "
+            f"{self._group.id!r:.100}: {why}. Nothing was committed; the next "
+            "poll joins again",
             group=self._group.id,
         )
 
@@ -139,7 +140,7 @@ class PartitionHolder:
         rows = self._group.file.state.rows
         row = rows.get(partition)
         if row is None and len(rows) >= ROWS_MAX:
-            return f"members have {ROWS_MAX} others, which is the most"
+            return f"members already have {ROWS_MAX} partitions, the maximum"
         if row is None or not self._slots.is_held(row.number):
             return "no member has it"
         slot = self._slots.holder(row.number)

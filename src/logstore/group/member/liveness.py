@@ -119,7 +119,7 @@ class Liveness:
             if stuck_ms is not None:
                 evicted_members.append(member)
                 logger.warning(
-                    "group %s: process %d is thrown out: it has not polled for %d ms "
+                    "group %s: evicted process %d: it has not polled for %d ms "
                     "(on_stuck='evict')",
                     self._group[:100],
                     info.process.pid,

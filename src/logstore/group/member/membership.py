@@ -94,8 +94,8 @@ class Membership:
             slot = self._take_new_slot()
         if slot is None:
             raise GroupError(
-                f"group {self.group.id!r:.100} has {MEMBERS_MAX} members, which is the "
-                f"most that it may have",
+                f"group {self.group.id!r:.100} already has {MEMBERS_MAX} members, "
+                "the maximum",
                 group=self.group.id,
             )
         return slot
@@ -189,8 +189,8 @@ class Membership:
                 slots.leave()
                 raise MemberIdInUseError(
                     f"group {self.group.id!r:.100} has a static member "
-                    f"{self._instance!r:.100}, in process {pid}; end that one, or give "
-                    f"this one another name",
+                    f"{self._instance!r:.100}, in process {pid}; end that "
+                    "process, or use another name here",
                     group=self.group.id,
                     instance=self._instance,
                     holder_pid=pid,
@@ -213,7 +213,8 @@ class Membership:
 
     def take(self) -> None:
         """Take the partitions that are assigned to this member, if they are
-        free. Their committed offsets are read after that, and so are the last."""
+        free. Their committed offsets are read after that, so that they are the
+        latest."""
         state, held = self.group.file.state, self.holder.held
         me = state.member(self.holder.id)
         missing = (
@@ -321,10 +322,10 @@ class Membership:
             return None
         if state.way:
             raise CommitFailedError(
-                f"group {self.group.id!r:.100} commits by {state.way}, and this is one "
-                f"of {way}: both together would let records come twice or never. "
-                f"Nothing was committed; use another group, or reset the offsets of "
-                f"this one",
+                f"group {self.group.id!r:.100} commits by {state.way}, and this "
+                f"is one of {way}: mixing both would repeat or lose records. "
+                "Nothing was committed; use another group, or reset the offsets "
+                "of this one",
                 group=self.group.id,
             )
         return dataclasses.replace(state, way=way)

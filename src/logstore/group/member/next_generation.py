@@ -74,11 +74,11 @@ def universe(group: str, now: Topics, members: Iterable[Member]) -> Topics:
             wanted |= MemberSubscription(topics, pattern).of(now)
         except (re.error, OverflowError, RecursionError) as error:
             raise GroupError(
-                f"member {member!r:.200} of group {group!r:.100} asks for topics by "
-                f"the pattern {pattern!r:.180}, which Python "
-                f"{platform.python_version()} cannot compile: {error}. "
-                f"Nothing was changed; use one version of Python for all members, or "
-                f"end that member",
+                f"member {member!r:.200} of group {group!r:.100} subscribes to "
+                f"the topic pattern {pattern!r:.180}, which Python "
+                f"{platform.python_version()} cannot compile: {error}. Nothing "
+                "was changed; use one version of Python for all members, or end "
+                "that member",
                 group=group,
             ) from error
     return {name: now[name] for name in sorted(wanted)}
@@ -292,8 +292,8 @@ class GenerationPlanner:
         fenced: Collection[int] = (),
     ) -> GroupState | None:
         """The generation after `state`, with these members; None: it would be the same.
-        Partitions that no row is left for have no reader: `has_changed` is true as long
-        as there are any.
+        Partitions without a free row have no reader: `has_changed` is true as long as
+        there are any.
 
         Args:
             fenced: as in `next_rows`.
@@ -331,7 +331,7 @@ class GenerationPlanner:
         if topics != wanted and not self._has_told_of_rows:
             left_out = set(_partitions_of(wanted)) - set(_partitions_of(topics))
             logger.warning(
-                "group %s asks for %d partitions more than the %d that it may have: "
+                "group %s subscribes to %d partitions more than its limit of %d: "
                 "no member reads %s and others",
                 self._group[:100],
                 len(left_out),

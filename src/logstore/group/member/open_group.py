@@ -71,8 +71,8 @@ class OpenGroup:
             pids = sorted(slots.info(slot).process.pid for slot in slots.members())
             raise CommitFailedError(
                 f"the mutex of group {self.id!r:.100} was not free for "
-                f"{_WAIT_S:.0f} s: one of the processes {pids} holds it and does not "
-                f"go on. Nothing was changed; continue or end that process",
+                f"{_WAIT_S:.0f} s: one of the processes {pids} holds it and does "
+                "not respond. Nothing was changed; continue or end that process",
                 group=self.id,
             ) from None
 

@@ -103,7 +103,7 @@ def answer_of(path: str, value: dict[str, Any]) -> Answer:
 
 def _answer_of(value: dict[str, Any]) -> Answer:
     if not isinstance(value, dict):
-        raise ValueError("it is no object")
+        raise ValueError("it is not an object")
     if "error" in value:
         return Answer(error_of(value["error"]))
     if "is_outdated" in value:
@@ -129,5 +129,5 @@ def _answer_of(value: dict[str, Any]) -> Answer:
 def _text(value: dict[str, Any], name: str) -> str:
     text = value[name]
     if not isinstance(text, str):
-        raise ValueError(f"{name} is no text")
+        raise ValueError(f"{name} is not a string")
     return text

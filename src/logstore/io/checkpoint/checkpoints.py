@@ -113,7 +113,7 @@ def state_bytes(directory: Directory, name: str) -> bytes | None:
     """A state file's bytes; None if it does not exist.
 
     Raises:
-        CorruptCheckpointError: it is no regular file, or it is far too large.
+        CorruptCheckpointError: it is not a regular file, or it is far too large.
     """
     try:
         return directory.read_file(name, STATE_BYTES_MAX)
@@ -144,7 +144,7 @@ def _number(path: str, text: str, most: int = OFFSET_MAX) -> int:
     digits = text.lstrip("0") or "0" if text.isascii() and text.isdigit() else ""
     # Refuse a text of a million digits before converting it to a number.
     if not digits or len(digits) > _DIGITS_MAX or int(digits) > most:
-        raise _bad(path, f"{text[:40]!r} is no number in [0, {most}]")
+        raise _bad(path, f"{text[:40]!r} is not a number in [0, {most}]")
     return int(digits)
 
 
@@ -336,8 +336,8 @@ def entry_value(path: str, body: bytes, name: str = "") -> dict[str, Any]:
     known = _LATER_VERSIONS.get(name, STATE_VERSION)
     if isinstance(version, int) and version > known:
         raise UnsupportedError(
-            f"{path} has version {version}, this logstore knows {known}: a "
-            f"later one has written it. Use that one; nothing was changed",
+            f"{path} has version {version}, this logstore knows {known}: a later "
+            "release has written it. Use that release; nothing was changed",
             path=path,
         )
     if not isinstance(version, int) or version < STATE_VERSION:
@@ -377,7 +377,7 @@ def _parsed(path: str, body: bytes) -> Any:
 
 
 def _refuse(text: str) -> Any:
-    raise ValueError(f"{text[:40]} is no integer")
+    raise ValueError(f"{text[:40]} is not an integer")
 
 
 # Made once: a file may have thousands of entries.

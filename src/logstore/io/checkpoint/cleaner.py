@@ -33,7 +33,7 @@ class CleanerCheckpoint:
         try:
             return checkpoints.read_offsets(self._root, CLEANER_CHECKPOINT)
         except CorruptCheckpointError as error:
-            logger.warning("%s; taken as empty", error)
+            logger.warning("%s; treated as empty", error)
             return {}
 
     def set(self, key: TopicPartition, offset: int) -> None:
@@ -59,7 +59,7 @@ class CleanerCheckpoint:
             self._write(after)
 
     def forget(self, keys: Iterable[TopicPartition]) -> None:
-        """Partitions are about to be deleted. Raises: as `set`."""
+        """Remove partitions that are about to be deleted. Raises: as `set`."""
         offsets, gone = self.read(), set(keys)
         if offsets.keys() & gone:
             kept = {key: offset for key, offset in offsets.items() if key not in gone}

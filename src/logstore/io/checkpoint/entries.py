@@ -211,7 +211,7 @@ def _is_followed(data: bytes, pos: int, before: int) -> bool:
 
 
 def _stored(data: bytes, pos: int) -> set[int]:
-    """The checksum in the checksum line of an entry; nothing if it is no number."""
+    """The checksum in the checksum line of an entry; nothing if it is not a number."""
     digits = data[pos + len(_PREFIX) : pos + _HEAD_BYTES - 1]
     is_number = len(digits) == 16 and not digits.strip(b"0123456789abcdef")
     return {int(digits, 16)} if is_number else set()

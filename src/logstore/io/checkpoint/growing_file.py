@@ -188,7 +188,7 @@ class GrowingFile:
 
     def _made(self, calls: AppendCalls, stop: int) -> int:
         """Make the calls up to before `stop`; returns how many, 0: the file is not as
-        it was left. That a seal could not be written is no error."""
+        it was left. That a seal could not be written is not an error."""
         done, error = calls.make(stop)
         if error is not None and done <= calls.sync:
             raise error

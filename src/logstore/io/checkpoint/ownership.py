@@ -171,7 +171,7 @@ class Ownership:
                 report,
                 STATE_DAMAGED,
                 layout.OWNER,
-                f"{error}; the store was taken as Kafka would take it",
+                f"{error}; the store was opened as Kafka would open it",
             )
             return
         if owner is None:
@@ -182,8 +182,8 @@ class Ownership:
                 report,
                 OTHER_WRITER,
                 layout.OWNER,
-                "another program has written to the store since logstore did; it was "
-                "taken as Kafka would take it",
+                "another program has written to the store since logstore did; it "
+                "was opened as Kafka would open it",
             )
             return
         self.is_own, self.is_clean, self.store_epoch = True, clean, store_epoch
@@ -235,7 +235,7 @@ class Ownership:
         except (KeyError, TypeError) as error:
             path = self._root.path_of(layout.OWNER)
             raise CorruptCheckpointError(
-                f"{path} is no owner file: {error!r}", path=path
+                f"{path} is not an owner file: {error!r}", path=path
             ) from error
 
     def forget(self, keys: Iterable[TopicPartition]) -> None:
@@ -282,7 +282,7 @@ class Ownership:
             return checkpoints.read_offsets(self._root, name)
         except CorruptCheckpointError as error:
             self._report(
-                report, STATE_DAMAGED, name, f"{error}; taken as empty, as Kafka does"
+                report, STATE_DAMAGED, name, f"{error}; treated as empty, as Kafka does"
             )
             return {}
 

@@ -178,7 +178,7 @@ class PartitionState:
         except (KeyError, TypeError, ValueError) as error:
             path = directory.path_of(PARTITION_STATE)
             raise CorruptCheckpointError(
-                f"{path} is no partition state: {error!r}", path=path
+                f"{path} is not a partition state: {error!r}", path=path
             ) from error
 
 
@@ -323,7 +323,7 @@ def _tail(row: Any) -> LogTail | None:
 
 def _text(what: str, value: object) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"{what} is no text")
+        raise ValueError(f"{what} is not a string")
     return value
 
 

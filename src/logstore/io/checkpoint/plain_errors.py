@@ -11,8 +11,8 @@ __all__ = ["error_of", "plain_error"]
 
 
 def plain_error(error: LogStoreError) -> dict[str, Any]:
-    """An error as plain values, for another process; facts that are no texts, integers
-    or truth values are left out there."""
+    """An error as plain values, for another process; facts other than strings, integers
+    and booleans are left out."""
     _, (kind, _, facts) = error.__reduce__()
     while kind.__name__ not in errors.__all__:
         kind = kind.__base__
@@ -31,10 +31,10 @@ def error_of(value: Any) -> LogStoreError:
     """The error of `plain_error`; of a kind that is not known here: `LogStoreError`.
 
     Raises:
-        ValueError: that is no error.
+        ValueError: that is not an error.
     """
     if not isinstance(value, dict) or not isinstance(value.get("facts"), dict):
-        raise ValueError("an error is no object with facts")
+        raise ValueError("an error is not an object with facts")
     kind, message = value.get("kind"), value.get("message")
     if not isinstance(kind, str) or not isinstance(message, str):
         raise ValueError("an error has no kind or message")

@@ -90,7 +90,7 @@ def read_digest(directory: Directory, base_offset: int) -> SegmentDigest | None:
         reason = repr(error)
     path = directory.path_of(name)
     raise CorruptCheckpointError(
-        f"{path} is no digest of this segment: {reason}", path=path, reason=reason
+        f"{path} is not a digest of this segment: {reason}", path=path, reason=reason
     )
 
 

@@ -1,5 +1,5 @@
 """Checks of the fields of logstore's state files, of which only the form is
-known so far: a checksum is no signature (docs/format.md).
+known so far: a checksum is not a signature (docs/format.md).
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _DIGEST: Final = re.compile("[0-9a-f]{16}")
 def integer(what: str, value: object, low: int, high: int) -> int:
     """`value`, an integer in [low, high]; raises ValueError for anything else."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError(f"{what} is no integer")
+        raise ValueError(f"{what} is not an integer")
     if not low <= value <= high:
         raise ValueError(f"{what} is {value}, outside [{low}, {high}]")
     return value
@@ -101,12 +101,12 @@ def _check_owner(value: dict[str, Any]) -> None:
     if not isinstance(fingerprints, list) or not all(
         isinstance(f, dict) for f in fingerprints
     ):
-        raise ValueError("fingerprints is no list of objects")
+        raise ValueError("fingerprints is not a list of objects")
 
 
 def _check_closed(value: dict[str, Any]) -> None:
     if not isinstance(value["generation"], str):
-        raise ValueError("generation is no text")
+        raise ValueError("generation is not a string")
     for name in ("base_offset", "size"):
         integer(name, value[name], -1, OFFSET_MAX)
 
@@ -129,35 +129,35 @@ _VERDICT_NUMBERS: Final = (
 def _check_damaged(value: dict[str, Any]) -> None:
     for row in _list("rows", value["rows"]):
         if not isinstance(row, dict):
-            raise ValueError("a verdict is no object")
+            raise ValueError("a verdict is not an object")
         for name in _VERDICT_TEXTS:
             if not isinstance(row[name], str):
-                raise ValueError(f"{name} is no text")
+                raise ValueError(f"{name} is not a string")
         if row["kind"] not in _VERDICT_KINDS:
             # Of a later release, perhaps: what it says is not understood.
-            raise ValueError(f"{row['kind']!r} is no kind of damage")
+            raise ValueError(f"{row['kind']!r} is not a kind of damage")
         for name in _VERDICT_NUMBERS:
             integer(name, row[name], -1, OFFSET_MAX)
         integer("time_ms", row["time_ms"], 0, _LAST_TIME_MS)
     closed = value.get("closed")
     if closed is not None:
         if not isinstance(closed, dict):
-            raise ValueError("closed is no object")
+            raise ValueError("closed is not an object")
         _check_closed(closed)
 
 
 def _check_topics(value: dict[str, Any]) -> None:
     topics = value["topics"]
     if not isinstance(topics, dict):
-        raise ValueError("topics is no object")
+        raise ValueError("topics is not an object")
     for name, settings in topics.items():
         # A text that becomes the name of a directory is checked whatever its source.
         check_topic_name(name)
         if not isinstance(settings, dict):
-            raise ValueError(f"topic {name} is no object")
+            raise ValueError(f"topic {name} is not an object")
         integer("partitions", settings["partitions"], 1, PARTITIONS_MAX)
         if not isinstance(settings.get("config", {}), dict):
-            raise ValueError(f"config of topic {name} is no object")
+            raise ValueError(f"config of topic {name} is not an object")
         for flag in ("creating", "deleting", "identified"):
             boolean(flag, settings.get(flag, False))
         integer("message_format", settings.get("message_format", 0), 0, 2)
@@ -183,7 +183,7 @@ def _id(what: str, value: object) -> None:
 
 def _check_publication(value: dict[str, Any]) -> None:
     if not isinstance(value["generation"], str):
-        raise ValueError("generation is no text")
+        raise ValueError("generation is not a string")
     if value["version"] >= FIRST_JOURNAL_VERSION:
         check_journal(value)
     else:
@@ -223,14 +223,14 @@ def check_journal(value: dict[str, Any]) -> None:
     for row in _list("changes", value["changes"]):
         identity, *entry = _list("a row of changes", row)
         if not isinstance(identity, str):
-            raise ValueError("an identity is no text")
+            raise ValueError("an identity is not a string")
         if entry:
             sequence, records, time_ms, note, pinned, metadata, *calls = _list(
                 "the entry of an identity", entry
             )
             _check_numbers(sequence, records, time_ms)
             if not isinstance(note, str):
-                raise ValueError("a note is no text")
+                raise ValueError("a note is not a string")
             boolean("pinned", pinned)
             _check_metadata(metadata)
             if calls:
@@ -256,7 +256,7 @@ def _check_numbers(*numbers: object) -> None:
 
 def _check_metadata(text: object) -> None:
     if not isinstance(text, str):
-        raise ValueError("metadata is no text")
+        raise ValueError("metadata is not a string")
     if len(base64.b64decode(text, validate=True)) > METADATA_BYTES_MAX:
         raise ValueError(f"metadata has more than {METADATA_BYTES_MAX} bytes")
 
@@ -265,24 +265,24 @@ def _check_published(value: dict[str, Any]) -> None:
     for row in _list("published", value["published"]):
         identity, *numbers = _list("a row of published", row, 4)
         if not isinstance(identity, str):
-            raise ValueError("an identity is no text")
+            raise ValueError("an identity is not a string")
         _check_numbers(*numbers)
     for row in _list("notes", value.get("notes", [])):
         if not all(isinstance(text, str) for text in _list("a row of notes", row, 2)):
-            raise ValueError("a note is no text")
+            raise ValueError("a note is not a string")
     for identity in _list("pinned", value.get("pinned", [])):
         if not isinstance(identity, str):
-            raise ValueError("a pinned identity is no text")
+            raise ValueError("a pinned identity is not a string")
     for row in _list("metadata", value.get("metadata", [])):
         identity, text = _list("a row of metadata", row, 2)
         if not isinstance(identity, str):
-            raise ValueError("an identity is no text")
+            raise ValueError("an identity is not a string")
         _check_metadata(text)
 
     for row in _list("calls", value.get("calls", [])):
         identity, calls = _list("a row of calls", row, 2)
         if not isinstance(identity, str):
-            raise ValueError("an identity is no text")
+            raise ValueError("an identity is not a string")
         _check_calls(calls)
 
 
@@ -290,7 +290,7 @@ def _check_unknown(value: dict[str, Any]) -> None:
     for row in _list("unknown", value["unknown"]):
         identity, sequence = _list("a row of unknown", row, 2)
         if not isinstance(identity, str):
-            raise ValueError("an identity is no text")
+            raise ValueError("an identity is not a string")
         integer("sequence", sequence, 0, OFFSET_MAX)
 
 
@@ -299,7 +299,7 @@ def _check_producers(value: dict[str, Any]) -> None:
     for row in _list("producers", value["producers"]):
         name, epoch, ids = _list("a row of producers", row, 3)
         if not isinstance(name, str) or not name or name in names:
-            raise ValueError("a name of a producer is no text, or occurs twice")
+            raise ValueError("a name of a producer is not a string, or occurs twice")
         names.add(name)
         integer("epoch", epoch, 0, EPOCH_MAX)
         if not _list("ids", ids):
@@ -310,7 +310,7 @@ def _check_producers(value: dict[str, Any]) -> None:
 
 def _list(name: str, value: Any, size: int | None = None) -> list[Any]:
     if not isinstance(value, list) or size not in (None, len(value)):
-        raise ValueError(f"{name} is no list" + (f" of {size}" if size else ""))
+        raise ValueError(f"{name} is not a list" + (f" of {size}" if size else ""))
     return value
 
 

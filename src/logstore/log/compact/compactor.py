@@ -195,8 +195,9 @@ class _Compactor:
                 if self._replacement is not None:
                     self._replacement.begin()  # raises why, if the log has ended
                 raise StorageError(
-                    f"{name} was cut {_ATTEMPTS} times while it was being compacted; "
-                    f"what was replaced is compacted. Call it again",
+                    f"{name} was truncated {_ATTEMPTS} times during the "
+                    "compaction; the replaced segments are compacted. Call it "
+                    "again",
                     path=self._writer.directory.path,
                     action="compact",
                 )
@@ -370,9 +371,9 @@ class _Compactor:
         # Else no number of classes would make a map whole.
         if decided.end - decided.first_dirty > native.MAP_OFFSETS_MAX:
             raise UnsupportedError(
-                f"a dry compaction takes up to {native.MAP_OFFSETS_MAX} offsets; "
-                f"{self._writer.context.name} has those from {decided.first_dirty} to "
-                f"{decided.end - 1} to compact"
+                f"a dry compaction handles up to {native.MAP_OFFSETS_MAX} "
+                f"offsets; in {self._writer.context.name}, offsets "
+                f"{decided.first_dirty} to {decided.end - 1} are not compacted"
             )
         classes = 1
         while True:

@@ -229,7 +229,7 @@ class Pass:
         except OSError as error:
             raise storage_error(error, "examine", directory.path) from error
         if free - needed < floor:
-            rule = f" and min_free_bytes={floor} are to stay so" if floor else ""
+            rule = f" and min_free_bytes={floor} must stay free" if floor else ""
             raise DiskFullError(
                 f"cannot compact {context.name}: a new segment may take {needed} "
                 f"bytes, and {free} are free{rule}. No segment was replaced.",

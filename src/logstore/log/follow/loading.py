@@ -273,8 +273,9 @@ class Loader(NamedTuple):
             now = self.stamp()
         except FileNotFoundError as missing:
             raise PartitionNotFoundError(
-                f"partition {self.directory.name} is not at {self.directory.path} any "
-                f"more: its topic was deleted, or the directory was removed",
+                f"partition {self.directory.name} is no longer at "
+                f"{self.directory.path}: its topic was deleted, or the directory "
+                "was removed",
                 topic=self.topic,
                 partition=self.partition,
             ) from missing

@@ -1,4 +1,5 @@
-"""Finds where readers of a partition stop while records of several are published."""
+"""Finds where readers of a partition stop while records of several partitions are
+published."""
 
 from __future__ import annotations
 

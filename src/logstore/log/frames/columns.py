@@ -40,7 +40,7 @@ def check_columns(columns: Sequence[str]) -> tuple[str, ...]:
         TypeError: `columns` is a text instead of a sequence of names.
     """
     if isinstance(columns, str):
-        raise TypeError(f"columns is a text, {columns!r}, not a sequence of names")
+        raise TypeError(f"columns is a str, {columns!r}, not a sequence of names")
     names = tuple(columns)
     for name in names:
         if name not in SCHEMA:
@@ -51,7 +51,7 @@ def check_columns(columns: Sequence[str]) -> tuple[str, ...]:
             )
     if not names or len(set(names)) < len(names):
         raise ConfigError(
-            f"columns={names!r}: it needs one name at least, and each of them once",
+            f"columns={names!r}: it needs at least one name, and each of them once",
             name="columns",
             value=names,
         )

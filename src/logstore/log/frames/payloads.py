@@ -92,7 +92,7 @@ class Payloads:
 def _as_text(array: Any, kind: Any) -> Any:
     try:
         return array.cast(kind)
-    except pa.ArrowInvalid:  # some are no UTF-8
+    except pa.ArrowInvalid:  # some are not UTF-8
         texts = [
             None if data is None else str(data, "utf-8", "replace")
             for data in array.to_pylist()
@@ -203,7 +203,7 @@ def _loads_slowly(value: bytes) -> Any:
 
 
 def _refuse(name: str) -> None:
-    """NaN and the like are no JSON."""
+    """Refuse NaN and the like, which are not JSON."""
     raise ValueError(name)
 
 

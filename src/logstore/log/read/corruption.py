@@ -41,7 +41,7 @@ class DamagePolicy:
         asks: whether the caller decides, in whose thread the read must then be.
 
     Raises:
-        ConfigError: `on_corruption` is no choice, and cannot be called.
+        ConfigError: `on_corruption` is not a valid choice, and cannot be called.
     """
 
     __slots__ = ("_answers", "_ask", "asks", "skips")
@@ -64,7 +64,7 @@ class DamagePolicy:
         each place in a file; an exception of its function ends the read.
 
         Raises:
-            TypeError: it has returned something else: a coroutine is no answer.
+            TypeError: it has returned something else: a coroutine is not an answer.
         """
         if self._ask is None:
             return self.skips

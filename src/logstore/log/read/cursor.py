@@ -575,7 +575,7 @@ class SegmentRead:
         segment = self.segment
         behind = None if self.was_cut else first_behind(segment)
         if behind is not None and offset <= behind.last_offset < segment.next_offset:
-            reason = f"offset {behind.last_offset} lies behind the end of its segment"
+            reason = f"offset {behind.last_offset} is past the end of its segment"
             raise segment.error_of(Damage(reason, 0, offset), segment.size, offset)
 
     def is_too_far(self, last_offset: int) -> bool:
@@ -616,7 +616,9 @@ class SegmentRead:
             if not segment.is_contiguous:
                 first = Sound(pos, header, buffer).least_offset()
             if first <= last or end < offset:
-                reason = f"offset {first} lies behind offset {max(last, offset - 1)}"
+                reason = (
+                    f"offset {first} does not follow offset {max(last, offset - 1)}"
+                )
                 raise segment.error_of(Damage(reason, 0, offset), pos, offset)
             if end >= segment.next_offset:
                 far = segment.too_far(end, 0, offset)

@@ -36,8 +36,8 @@ class ReadOptions(NamedTuple):
         """The options from the arguments of a caller.
 
         Raises:
-            TypeError: `limit` is no number.
-            ConfigError: an argument is no choice, or `limit` is below 0.
+            TypeError: `limit` is not a number.
+            ConfigError: an argument is not a valid choice, or `limit` is below 0.
         """
         is_committed = isolation == "read_committed"
         if not is_committed and isolation != "read_uncommitted":

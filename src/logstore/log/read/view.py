@@ -222,9 +222,9 @@ class View(NamedTuple):
         if now.life != self.life:
             topic, _, number = self.name.rpartition("-")
             raise PartitionNotFoundError(
-                f"partition {self.name} was deleted, or put back from a backup, and "
-                f"another log is in its place: what was read of it, up to offset "
-                f"{offset}, is no part of that. Read it from its start, "
+                f"partition {self.name} was deleted, or put back from a backup, "
+                "and another log is in its place: records read so far, up to "
+                f"offset {offset}, are not part of it. Read it from its start, "
                 f"{now.start_offset}",
                 topic=topic,
                 partition=int(number),

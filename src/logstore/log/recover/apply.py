@@ -383,7 +383,7 @@ class _Application:
                 files.truncate(fd, pos)
                 files.sync(fd)
         except OSError as error:
-            failed = storage_error(error, "put aside the torn tail of", path)
+            failed = storage_error(error, "save the torn tail of", path)
             self.damage = failed
             if kept and not is_kept:
                 with contextlib.suppress(OSError):
@@ -395,7 +395,7 @@ class _Application:
             self.report(finding._replace(label=TAIL_KEPT, message=message))
             return
         message = (
-            f"cut {size} bytes behind offset {finding.first_offset} "
+            f"cut {size} bytes from offset {finding.first_offset} on "
             f"({finding.message}) from {path}; they are kept in {kept}"
         )
         self.report(finding._replace(message=message), directory.path_of(kept))

@@ -46,9 +46,9 @@ __all__ = [
 ]
 
 # The meaning of a case for the partition.
-IS_CUT: Final = "bytes are put aside and cut"
+IS_CUT: Final = "bytes are saved to another file and cut"
 IS_REPAIRED: Final = "nothing is lost"
-IS_REPORTED: Final = "a file counts as missing, or does not count any more"
+IS_REPORTED: Final = "a file is treated as missing, or is no longer used"
 TAKES_NO_APPENDS: Final = "nothing is changed, and the partition takes no appends"
 
 # The thing that is `corrupt`, if not a batch.

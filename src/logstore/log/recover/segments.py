@@ -152,7 +152,7 @@ class PlannedSegments:
         self._findings.refuse(
             CORRUPT,
             base,
-            "a segment file that is not of this log, between two that are",
+            "a segment file of another log, between two of this one",
             position=0,
             offset=base,
             name=segment_file(base, LOG),
@@ -277,7 +277,7 @@ class PlannedSegments:
             return True
         if walk.is_whole:
             reason = (
-                f"offset {walk.last_offset} lies after the end of its segment, "
+                f"offset {walk.last_offset} is past the end of its segment, "
                 f"{segment.next_offset}"
             )
             walk = walk._replace(last_offset=segment.next_offset - 1, reason=reason)

@@ -257,7 +257,7 @@ def record_verdicts(
         else:
             mark_damaged(directory, is_damaged=True)
     except OSError as error:
-        failed = storage_error(error, "write down the damage of", directory.path)
+        failed = storage_error(error, "record the damage of", directory.path)
         logger.warning(
             "%s. Nothing is appended to it; the store is not marked as closed", failed
         )

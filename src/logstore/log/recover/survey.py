@@ -262,8 +262,8 @@ class _Surveyor:
         )
 
     def behind(self, question: ReadLog, scan: TailScan) -> tuple[bool, bool, int]:
-        """`has_more`, `is_misplaced` and `readable_end` of a walk, if they must be
-        known."""
+        """`has_more`, `is_misplaced` and `readable_end` of a walk; False, False and -1
+        if they are not needed."""
         metadata = self.context.metadata
         # A log that logstore has closed ends where its state says.
         is_known = metadata.clean and metadata.is_written

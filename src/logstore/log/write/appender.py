@@ -575,8 +575,8 @@ class Appender:
 def _misplaced(name: str, writer: SegmentWriter) -> CorruptionError:
     """The error for a batch that does not fit into an empty segment."""
     return CorruptionError(
-        f"a batch for {name} has offsets that are not the next, {writer.next_offset}: "
-        f"nothing was appended",
+        f"a batch for {name} does not continue at the next offset, "
+        f"{writer.next_offset}; nothing was appended",
         path=writer.path,
     )
 

@@ -44,8 +44,8 @@ class CompactionGate:
         self._suspended: LogStoreError | None = None
 
     def stop(self, reason: LogStoreError) -> None:
-        """Let no other step begin: it raises `reason`. Returns when none is under
-        way."""
+        """Prevent further steps: they raise `reason`. Returns when no step is
+        running."""
         self._stopped = self._stopped or reason
         with self.lock:
             pass

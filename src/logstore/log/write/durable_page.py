@@ -62,7 +62,7 @@ class DurablePage:
             self.close()
             raw.fd = native.PAGE_OFF
             logger.warning(
-                "other processes learn late what is durable of %s: %s",
+                "other processes see the durable offset of %s late: %s",
                 self._context.name,
                 error,
             )

@@ -277,7 +277,7 @@ class DurablePointWriter:
             )
         except OSError as error:
             logger.warning(
-                "cannot write down the durable point of %s: %s",
+                "cannot record the durable point of %s: %s",
                 self._context.name,
                 error,
             )

@@ -180,8 +180,8 @@ class ExclusiveLog:
                 digest = digest_of(log.context.files, writer.fd, pos, size)
         if digest is None:
             raise StorageError(
-                f"{writer.path} is shorter than what was appended to it: another "
-                f"program has cut it",
+                f"{writer.path} is shorter than its appended data: another "
+                "program has truncated it",
                 path=writer.path,
                 action="read",
             )

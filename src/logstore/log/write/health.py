@@ -118,8 +118,9 @@ class Health(native.HealthFields):
         context = self._context
         return self.fail(
             SyncFailedError(
-                f"an earlier call on {context.name} was interrupted half-way; what was "
-                f"acknowledged can be read. Open the store again to append.",
+                f"an earlier call on {context.name} was interrupted half-way; "
+                "acknowledged records can be read. Open the store again to "
+                "append.",
                 path=context.directory.path,
                 action="append to",
             )

@@ -368,7 +368,7 @@ class Idempotence:
             return self._upto(bounds)
         except LogStoreError as error:
             name = self._context.name
-            logger.warning("no snapshot has the producers of %s: %s", name, error)
+            logger.warning("cannot snapshot the producers of %s: %s", name, error)
             return None
         finally:
             self._is_adding = is_adding
@@ -458,7 +458,7 @@ class Idempotence:
             return None
 
     def _read_on(self, producers: Producers, bounds: LogBounds) -> None:
-        """Add what follows, up to the end of the log."""
+        """Add the producers of the rest of the log."""
         limit = self._context.services.store_config.max_batch_decompressed_bytes
         segments = bounds.segments
         for segment in segments[slot_of(segments, producers.end) :]:

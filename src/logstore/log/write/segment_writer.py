@@ -197,7 +197,10 @@ class SegmentWriter(native.WriterFields):
         limit = self.files.resource_limits()[1]
         if limit is not None and end > limit:
             code = errno.EFBIG
-            why = f"the file would have {end} bytes, and this process may write {limit}"
+            why = (
+                f"the file would have {end} bytes, more than the limit of this "
+                f"process ({limit})"
+            )
         else:
             why = self._why_full(size)
         return DiskFullError(
@@ -216,7 +219,7 @@ class SegmentWriter(native.WriterFields):
             return "there is no room"
         if free - size >= floor:
             return f"the system refuses them, as with a quota, though {free} are free"
-        rule = f" and min_free_bytes={floor} are to stay so" if floor else ""
+        rule = f" and min_free_bytes={floor} must stay free" if floor else ""
         return f"{free} bytes are free{rule}"
 
     def append(

@@ -107,8 +107,8 @@ def check_identity(identity: object, name: str = "identity") -> str:
     except UnicodeEncodeError as error:
         # Two of these in a row would be read again as another identity.
         raise ConfigError(
-            f"{name} {identity[:100]!r} has a lone surrogate at {error.start}, which "
-            f"is no character; nothing was done",
+            f"{name} {identity[:100]!r} has a lone surrogate at {error.start}; "
+            "nothing was done",
             name=name,
             value=identity,
         ) from None
@@ -170,13 +170,13 @@ def check_apart(logs: Iterable[StagedLog]) -> None:
     ends: dict[str, int] = {}
     for name, pos, size in sorted((log.file, *run) for log in logs for run in log.runs):
         if pos < ends.get(name, 0):
-            raise _no_staged(f"bytes from {pos} on of {name} are in it twice", name)
+            raise _no_staged(f"it has bytes of {name} from {pos} on twice", name)
         ends[name] = pos + size
 
 
 def _no_staged(why: str, value: object) -> ConfigError:
     return ConfigError(
-        f"what was handed in as staged is refused: {why}; nothing was changed",
+        f"the staged records are refused: {why}; nothing was changed",
         name="staged",
         value=value,
     )
@@ -194,12 +194,12 @@ def _checked(log: Any) -> StagedLog:
     try:
         layout.check_topic_name(log.topic)
     except ConfigError:
-        raise _no_staged("its topic has no topic's name", log) from None
+        raise _no_staged("its topic is not a valid topic name", log) from None
     runs: Any = log.runs
     if not _is_list(runs) or not runs:
         raise _no_staged(f"{log.file} has no list of runs", log)
     if not all(_is_list(run) and len(run) == 2 for run in runs):
-        raise _no_staged(f"a run of {log.file} is no pair", log)
+        raise _no_staged(f"a run of {log.file} is not a pair", log)
     offset_max = layout.OFFSET_MAX
     bounds = [
         ("partition", log.partition, 0, layout.PARTITION_MAX),
@@ -223,7 +223,7 @@ def _checked(log: Any) -> StagedLog:
         raise _no_staged("is_alone is neither true nor false", log)
     topic_id: object = log.topic_id
     if not isinstance(topic_id, str) or len(topic_id) > _TOPIC_ID_MAX:
-        raise _no_staged("its topic_id is no topic's id", log)
+        raise _no_staged("its topic_id is not a topic id", log)
     if type(runs) is tuple and all(type(run) is tuple for run in runs):
         return log
     return log._replace(runs=tuple([(pos, size) for pos, size in runs]))
@@ -232,7 +232,7 @@ def _checked(log: Any) -> StagedLog:
 def _brief(value: object) -> str:
     """An integer without a million digits, or the name of a type, for a message."""
     if type(value) is int:
-        return str(value) if abs(value) < 1 << 100 else "a huge integer"
+        return str(value) if abs(value) < 1 << 100 else "an integer that is too large"
     return type(value).__name__
 
 
@@ -278,7 +278,10 @@ def check_files(
 def _cannot_read(root: Directory, log: StagedLog, error: OSError) -> LogStoreError:
     advice = ""
     if isinstance(error, FileNotFoundError):
-        advice = "It was published or removed, or staged where nobody else sees it."
+        advice = (
+            "It was published or removed, or staged in a place that this "
+            "process does not see."
+        )
     return storage_error(error, "read", root.path_of(log.file), advice)
 
 
@@ -435,8 +438,8 @@ def check_staged_name(name: object) -> None:
 def not_staged(root: Directory, log: StagedLog, position: int) -> CorruptRecordError:
     path = root.path_of(log.file)
     return CorruptRecordError(
-        f"what was staged for {log.topic}-{log.partition} is not whole; nothing was "
-        f"published",
+        f"what was staged for {log.topic}-{log.partition} is incomplete; nothing "
+        "was published",
         path=path,
         position=max(position, 0),
         offset=0,

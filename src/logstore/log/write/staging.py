@@ -414,8 +414,7 @@ class Stage:
                 magic = partition.config.message_format
             if magic == 0:
                 raise UnsupportedError(
-                    f"{key} has message_format=0, into which nothing can "
-                    f"be published; 1 or 2 can"
+                    f"{key} has message_format=0, but publishing needs 1 or 2"
                 )
             topic_id = "" if self._topic_id_of is None else self._topic_id_of(partition)
             log = self._logs[key] = _Log(partition, topic_id, self._shared, magic)
@@ -484,7 +483,7 @@ class Stage:
         return Staged(tuple(logs))
 
     def discard(self) -> None:
-        """Remove the files. A file that does not exist is no error; published records
+        """Remove the files. A file that does not exist is ignored; published records
         are not affected.
 
         Raises:

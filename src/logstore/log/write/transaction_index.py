@@ -66,8 +66,8 @@ def _extend(directory: Directory, name: str, entries: list[TxnEntry]) -> None:
         known = parse_txn_index(bytes(last), path)
         if known and known[-1].last_offset >= entries[0].last_offset:
             raise CorruptIndexError(
-                f"transaction index {path} has an aborted transaction that ends at "
-                f"offset {known[-1].last_offset}, where the log does not end yet",
+                f"transaction index {path} has an aborted transaction that ends "
+                f"at offset {known[-1].last_offset}, past the end of the log",
                 path=path,
                 position=begin,
             )

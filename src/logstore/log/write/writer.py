@@ -187,7 +187,7 @@ class PartitionWriter:
         try:
             return directory.free_bytes() + self.context.services.waiting_bytes()
         except OSError as error:
-            raise storage_error(error, "look at", directory.path) from error
+            raise storage_error(error, "examine", directory.path) from error
 
     def flush_counts(self) -> tuple[int, float, float]:
         """The number of syncs of the log so far, and their duration in seconds: the
@@ -213,7 +213,7 @@ class PartitionWriter:
                     raise
                 path = self.segments[-1].path
                 text = "The partition has its old settings until it is opened again."
-                raise storage_error(error, "give back the space of", path, text) from (
+                raise storage_error(error, "release the space of", path, text) from (
                     error
                 )
             self.context.config, self.appends.encoder = config, encoder
@@ -360,7 +360,7 @@ class PartitionWriter:
                 raise failed from error
             # All records are durable; the next opening rebuilds the missing files.
             logger.warning(
-                "%s is durable and not marked as closed: %s", self.context.name, failed
+                "%s is durable, but not marked as closed: %s", self.context.name, failed
             )
 
     def abandon(self) -> None:

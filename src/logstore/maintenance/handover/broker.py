@@ -1,6 +1,6 @@
 """A Kafka broker and a directory that it starts on: the findings, in its order.
 
-Each of these was seen with a broker (tests/interop/test_handover.py) that has this
+Each finding was observed with a broker (tests/interop/test_handover.py) that has this
 directory alone, most of them with each release (docs/cli.md). A broker with several
 directories leaves out one that it refuses.
 """
@@ -132,7 +132,7 @@ class Broker:
             return
         fault = "" if self._has_zookeeper else _meta_fault(meta)
         if fault:
-            text = f"meta.properties {fault}: write it anew with kafka-storage format"
+            text = f"meta.properties {fault}: write it again with kafka-storage format"
             yield Finding(BROKER, kind, REFUSES, path, text, values=meta)
             return
         node = meta.get("node.id", meta.get("broker.id"))
@@ -187,8 +187,8 @@ class Broker:
     def _checkpoints(self) -> Iterator[Finding]:
         for name, fault in self._facts.refused.items():
             path = self._facts.path_of(name)
-            text = f"{path} cannot be used: {fault}: remove it, or write it anew by "
-            text += "opening and closing the store"
+            text = f"{path} cannot be used: {fault}: remove it, or open and close "
+            text += "the store, which writes it again"
             yield Finding(BROKER, "checkpoint", REFUSES, path, text)
         for partition in self._facts.partitions:
             bad = {
@@ -204,9 +204,10 @@ class Broker:
         for note in self._facts.contents:
             if note.kind == kinds.UNPUBLISHED:
                 text = (
-                    "a publication was interrupted: a broker serves the records of it "
-                    "that are in the logs, which belong to no commit. Open and close "
-                    "the store with logstore first: it removes them"
+                    "a publication was interrupted: a broker would serve its "
+                    "records that are in the logs, although they were not "
+                    "committed. Open and close the store with logstore first: it "
+                    "removes them"
                 )
                 yield Finding(BROKER, "publication", LOSES, note.path, text)
 
@@ -299,8 +300,8 @@ class Broker:
         ):
             text = (
                 f"{finding.message}. It is read again: the log is cut there, with all "
-                f"that follows, and no copy is kept. repair first: it keeps what it "
-                f"takes out, and can skip the damage alone"
+                "that follows, and no copy is kept. repair first: it keeps what "
+                "it removes, and can skip only the damage"
             )
             values["isCut"] = True
         else:
@@ -410,7 +411,7 @@ class Broker:
             text = (
                 f"{partition.key}: {len(deletions)} of {len(segments)} segments, "
                 f"{size} bytes below offset {end}, are deleted soon after the start "
-                f"({deletions[0].reason}): create the topic with a retention of its own"
+                f"({deletions[0].reason}): create the topic with its own retention"
             )
             values = {"segments": len(deletions), "bytes": size, "endOffset": end}
             yield Finding(
@@ -434,8 +435,8 @@ class Broker:
         if names:
             groups = sorted(layout.group_of_file(name) for name in names)
             text = (
-                f"a broker knows nothing of the groups {_shown(groups)}: commit their "
-                f"offsets in its directory with groups export"
+                f"a broker does not know the groups {_shown(groups)}: commit "
+                "their offsets in its directory with groups export"
             )
             path = self._facts.path_of(names[0])
             yield Finding(
@@ -446,8 +447,8 @@ class Broker:
         settings = self._settings()
         if settings:
             text = (
-                f"a broker does not know the settings of topics here: give them to it, "
-                f"for example {_shown(settings)}"
+                "a broker does not know the topic settings in this store: set "
+                f"them there, for example {_shown(settings)}"
             )
             path = self._facts.path_of(layout.TOPICS)
             yield Finding(
@@ -455,7 +456,7 @@ class Broker:
             )
         own = [n for n in self._facts.names if n.startswith(layout.OWN_PREFIX)]
         if own:
-            text = f"{len(own)} files of logstore's are ignored, and stay"
+            text = f"{len(own)} files of logstore are ignored, and stay"
             yield Finding(BROKER, "own-files", OK, self._facts.path, text)
 
     def _settings(self) -> list[str]:
@@ -478,16 +479,16 @@ def _meta_fault(meta: Mapping[str, str]) -> str:
     In version 0 nothing has to be there."""
     version = meta.get("version", "0")
     if version not in ("0", "1"):
-        return f"has the version {version}, which no broker knows"
+        return f"has the unknown version {version}"
     if version == "1":
         for name in ("node.id", "cluster.id"):
             if name not in meta:
                 return f"has no {name}"
         if re.fullmatch(r"-?[0-9]{1,10}", meta["node.id"]) is None:
-            return f"has the node.id {meta['node.id']!r}, which is no number"
+            return f"has the node.id {meta['node.id']!r}, which is not a number"
     directory = meta.get("directory.id")
     if directory is not None and _ID.fullmatch(directory) is None:
-        return f"has the directory.id {directory!r}, which is no id"
+        return f"has the directory.id {directory!r}, which is not an id"
     return ""
 
 

@@ -60,8 +60,8 @@ def check_handover(
     """
     if release not in RELEASES:
         raise ConfigError(
-            f"release is {release!r}, not one of {', '.join(RELEASES)}: what other "
-            f"releases do was not seen",
+            f"release is {release!r}, not one of {', '.join(RELEASES)}: other "
+            "releases were not tested",
             name="release",
             value=release,
         )
@@ -77,7 +77,7 @@ def check_handover(
     full = os.path.abspath(os.fspath(path))
     root, _, is_partition = open_given(files, full)
     try:
-        with storage_errors("look at", full):
+        with storage_errors("examine", full):
             if is_partition:
                 raise no_log_directory(full)
             run = examine(

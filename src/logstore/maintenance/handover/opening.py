@@ -57,7 +57,7 @@ class DirectoryOpening:
             yield Finding(OPENING, "lock", OK, path, text, values={"pid": None})
             return
         who = f"process {holder}" if holder else "a process"
-        text = f"{who} has the directory open for writing, as a broker that runs: stop "
+        text = f"{who} has the directory open for writing, like a running broker: stop "
         text += "it, or open the directory with read_only=True"
         yield Finding(OPENING, "lock", REFUSES, path, text, values={"pid": holder})
 
@@ -99,9 +99,8 @@ class DirectoryOpening:
     def _remote(self) -> Iterator[Finding]:
         if _REMOTE in self._facts.directories:
             text = (
-                "the broker has tiered storage: logstore reads what is in the "
-                "directory, and nothing of the segments that are in the remote storage "
-                "alone"
+                "the broker has tiered storage: logstore reads the directory, "
+                "but not segments that are only in remote storage"
             )
             path = self._facts.path_of(_REMOTE)
             yield Finding(OPENING, "remote-storage", LOSES, path, text)
@@ -150,5 +149,7 @@ class DirectoryOpening:
             yield Finding(OPENING, "groups", WARNS, self._facts.path, text)
         if layout.CLUSTER_METADATA in self._facts.directories:
             path = self._facts.path_of(layout.CLUSTER_METADATA)
-            text = "the log of the cluster's metadata is no topic, and stays as it is"
+            text = (
+                "the log of the cluster's metadata is not a topic, and stays unchanged"
+            )
             yield Finding(OPENING, "metadata-log", OK, path, text)

@@ -172,7 +172,7 @@ class PartitionRepair:
         if seen.foreign:
             for path, message in seen.foreign:
                 self._report(
-                    LEFT_ALONE, path, f"{message}. The partition was left alone"
+                    LEFT_ALONE, path, f"{message}. The partition was not changed"
                 )
             return seen
         plan = self._decide(seen)
@@ -225,7 +225,7 @@ class PartitionRepair:
                 v.reason for v in verdicts.rows[:3]
             )
             message = (
-                f"{path} says: {recorded_damage}. Nothing of that is left in the log"
+                f"{path} says: {recorded_damage}. That damage is no longer in the log"
             )
             self._report(VERDICT_GONE, path, message)
 
@@ -299,7 +299,7 @@ class PartitionRepair:
             reason = seen.reason(path, 0, max(source.size, 1), self._default_reason)
             first, last = _offsets_of(seen, source)
             kept = self._move(source.name, first, last, reason)
-            message = f"{path}, {source.size} bytes, goes as a whole: {reason}"
+            message = f"{path}, {source.size} bytes, is removed as a whole: {reason}"
             place = None, source.size, first, last, kept
             self.actions.append(RepairAction(REMOVED, path, *place, message))
             if self.directory.exists(segment_file(source.base, TXN_INDEX)):
@@ -307,9 +307,9 @@ class PartitionRepair:
         for name, reason in bad_files.items():
             label, what = PUT_ASIDE, "Done without"
             if name.endswith(TXN_INDEX):
-                label, what = INDEX_BUILT, "Made anew from the log"
+                label, what = INDEX_BUILT, "Rebuilt from the log"
             elif name == layout.PARTITION_STATE:
-                label, what = STATE_BUILT, "Made anew from the log"
+                label, what = STATE_BUILT, "Rebuilt from the log"
                 if not self.facts.own:
                     what = "It did not count: another program wrote last"
             kept, is_there = None, self.directory.exists(name)
@@ -325,7 +325,7 @@ class PartitionRepair:
             self._report(
                 END_KEPT,
                 self.directory.path_of(name),
-                f"the log goes on at offset {plan.empty}, in a new segment {name}",
+                f"the log continues at offset {plan.empty}, in a new segment {name}",
             )
 
     def _keep_ranges(self, seen: Assessment, plan: RepairPlan) -> None:
@@ -357,7 +357,7 @@ class PartitionRepair:
                     kept = self.quarantine.copy(name, begin, end, *offsets, reason)
                 is_cut = end == source.size and target.is_prefix
                 where = begin, end - begin, *offsets, kept
-                message = f"bytes {begin} to {end} of {path} go: {reason}"
+                message = f"bytes {begin} to {end} of {path} are removed: {reason}"
                 label = CUT if is_cut else SKIPPED
                 self.actions.append(RepairAction(label, path, *where, message))
             last_before = target.last if target.last >= 0 else last_before
@@ -399,7 +399,7 @@ class PartitionRepair:
                 and parsed.base_offset > plan.end
                 and name not in bad
             ):
-                reason = "it speaks of offsets that are no more"
+                reason = "it refers to offsets that no longer exist"
                 kept = self._move(name, None, None, reason)
                 path = directory.path_of(name)
                 self._report(PUT_ASIDE, path, f"{path}: {reason}", kept)
@@ -409,7 +409,7 @@ class PartitionRepair:
         if any(offset >= plan.end for _, offset in epochs):
             name = layout.LEADER_EPOCHS
             size = directory.stat(name).size
-            reason = "epochs that begin at or behind the new end go"
+            reason = "epochs that begin at or after the new end are removed"
             self.quarantine.copy(name, 0, size, None, None, reason)
 
     def _move(
@@ -422,7 +422,7 @@ class PartitionRepair:
     @property
     def _default_reason(self) -> str:
         if self.mode == "cut":
-            return "it lies behind the first damage"
+            return "it follows the first damage"
         return "its offsets do not follow those before it"
 
     # -- 5. to 8. changing
@@ -431,9 +431,7 @@ class PartitionRepair:
         for target in plan.targets:
             if target.source.base in bad:
                 path = self.directory.path_of(segment_file(target.base, INDEX))
-                self._report(
-                    INDEX_BUILT, path, f"{path} and its time index: built anew"
-                )
+                self._report(INDEX_BUILT, path, f"{path} and its time index: rebuilt")
 
     def _change(
         self, seen: Assessment, plan: RepairPlan, bad_indexes: set[int]

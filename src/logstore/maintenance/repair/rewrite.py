@@ -1,4 +1,5 @@
-"""Changing the files of a log, each step so that a crash leaves the old or the new.
+"""Changes the files of a log, in steps: a crash leaves the state before or after a
+step.
 
 All bytes to be removed are in the quarantine already. Index files are removed before
 their log changes: a broker, and logstore, build missing indexes and may trust existing

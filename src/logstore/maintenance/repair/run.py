@@ -91,7 +91,7 @@ def repair(
     """
     if mode not in ("cut", "skip", None):
         raise ConfigError(
-            f"mode={mode!r}: it is 'cut', 'skip' or None; nothing was done",
+            f"mode={mode!r}: it must be 'cut', 'skip' or None; nothing was done",
             name="mode",
             value=mode,
         )
@@ -104,7 +104,7 @@ def repair(
     files = _files or Files()
     outside = None if quarantine is None else os.path.abspath(os.fspath(quarantine))
     full = os.path.abspath(os.fspath(path))
-    unchanged = "What was not done yet is as it was; try again."
+    unchanged = "The remaining steps were not done; try again."
     with storage_errors("repair", full, unchanged), contextlib.ExitStack() as stack:
         root, names, is_whole = _open(files, full, stack)
         first: list[RepairAction] = []

@@ -24,10 +24,10 @@ from logstore.maintenance.verify.report import Run
 from logstore.maintenance.verify.store import StoreCheck
 
 _WITHOUT = {
-    layout.OWNER: "The store is taken as Kafka would take it, until it is written to",
-    layout.TOPICS: "Topics have default settings: give theirs again",
+    layout.OWNER: "The store is opened as Kafka would open it, until it is written to",
+    layout.TOPICS: "Topics have default settings: set theirs again",
     layout.RECOVERY_CHECKPOINT: "Recovery points are unknown",
-    layout.LOG_START_CHECKPOINT: "Made anew from what logstore knows of its partitions",
+    layout.LOG_START_CHECKPOINT: "Rebuilt from logstore's state of its partitions",
 }
 
 
@@ -58,7 +58,7 @@ def repair_root(
     if layout.RECOVERY_CHECKPOINT in bad and root.exists(layout.OWNER):
         # Its fingerprint is in the owner file, which is not valid from now on.
         path = root.path_of(layout.OWNER)
-        bad.setdefault(layout.OWNER, f"{path} speaks of a damaged checkpoint")
+        bad.setdefault(layout.OWNER, f"{path} refers to a damaged checkpoint")
     quarantine = Quarantine(root, mode, outside, is_root=True)
     for name, reason in bad.items():
         kept = None if dry_run else quarantine.move(name, None, None, reason)
@@ -85,7 +85,7 @@ def repair_root(
         if not dry_run:
             root.make(name)
             root.sync()
-        message = f"{problem.message}; made again, without its records"
+        message = f"{problem.message}; created again, without its records"
         actions.append(
             RepairAction(STATE_BUILT, problem.path, None, 0, None, None, None, message)
         )

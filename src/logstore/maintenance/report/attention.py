@@ -60,7 +60,7 @@ def _damage(facts: StoreView) -> Iterator[Attention]:
         log = partition.damage
         if not log:
             continue
-        loss = "Which records are lost cannot be told."
+        loss = "It is not known which records are lost."
         if partition.lost_records:
             noun = "offset cannot" if partition.lost_records == 1 else "offsets cannot"
             loss = f"{number_text(partition.lost_records)} {noun} be read."
@@ -97,8 +97,8 @@ def _other_problems(facts: StoreView) -> Iterator[Attention]:
         yield Attention(
             WARNING,
             "damage",
-            f"{partition.name}: {count_text(len(rest), 'problem')} beside the log",
-            f"The records are not concerned. {_first(rest)}",
+            f"{partition.name}: {count_text(len(rest), 'problem')} outside the log",
+            f"The records are not affected. {_first(rest)}",
             f"{advice} {quote(partition.path)}",
             partition.name,
         )
@@ -128,7 +128,7 @@ def _unclean(facts: StoreView) -> Iterator[Attention]:
         "unclean",
         "The last writer did not close the store",
         "It died, or the directory is a copy of one in use. The next opening for "
-        f"writing recovers what lies behind the durable points.{tail}",
+        f"writing recovers the data after the durable points.{tail}",
         where=facts.root,
     )
 
@@ -139,9 +139,9 @@ def _unowned(facts: StoreView) -> Iterator[Attention]:
             INFO,
             "unowned",
             f"No owner since {time_text(facts.unowned_since)} UTC",
-            "Processes that append to it (shared=True) carry out what they hand in "
-            "themselves, one after the other. They apply retention, and compact "
-            "nothing. Start the service that owns the store (logstore.open).",
+            "Processes that append to it (shared=True) carry out their own "
+            "requests, one after the other. They apply retention, but do not "
+            "compact. Start the service that owns the store (logstore.open).",
             where=facts.root,
         )
 
@@ -160,8 +160,8 @@ def _groups(facts: StoreView) -> Iterator[Attention]:
             else:
                 continue
             late = (
-                f" It has not polled for {duration_text(member.stuck_ms)} more than it "
-                f"may (max_poll_interval_ms)."
+                f" Its poll is {duration_text(member.stuck_ms)} overdue "
+                "(max_poll_interval_ms)."
                 if member.stuck_ms >= 0
                 else ""
             )
@@ -169,8 +169,8 @@ def _groups(facts: StoreView) -> Iterator[Attention]:
                 WARNING,
                 "group",
                 title,
-                f"{member.name} has {holds} of group {group.name}: no other member "
-                f"reads that.{late}",
+                f"{member.name} has {holds} of group {group.name}: no other "
+                f"member reads them.{late}",
                 advice,
                 where=group.name,
             )
@@ -191,19 +191,22 @@ def _unsynced(facts: StoreView) -> Iterator[Attention]:
     if facts.writer == "kafka":
         level = INFO
         why = (
-            "A broker leaves syncs to the system and to its replicas; these lie behind "
-            "its recovery points."
+            "A broker leaves syncs to the system and to its replicas; these "
+            "records are after its recovery points."
         )
     elif facts.holder is not None:
         level = INFO
         why = (
-            "A writer has the store open. These records survive its death, and not a "
-            "power cut, until flush_messages or flush_ms is reached; other processes "
-            "learn of a sync up to flush_checkpoint_ms later."
+            "A writer has the store open. These records survive its death, but "
+            "not a power cut, until flush_messages or flush_ms is reached; other "
+            "processes see a sync up to flush_checkpoint_ms later."
         )
     else:
         level = WARNING
-        why = "Nobody has the store open, so nobody will sync them: open and close it."
+        why = (
+            "No process has the store open, so they will not be synced: open "
+            "and close it."
+        )
     yield Attention(
         level,
         "unsynced",
@@ -292,10 +295,10 @@ def _clock(facts: StoreView) -> Iterator[Attention]:
     yield Attention(
         WARNING,
         "clock",
-        f"Timestamps lie ahead of the clock in {count_text(len(ahead), 'partition')}",
+        f"Timestamps are ahead of the clock in {count_text(len(ahead), 'partition')}",
         f"By up to {by}, in {_named([partition.name for partition in ahead])}: a "
-        f"producer's clock is wrong. Seeks by time find these records late, and "
-        f"retention by age takes the time when their file was changed.",
+        "producer's clock is wrong. Seeks by time find these records late, and retention by "
+        "age uses the modification time of their file.",
         where=ahead[0].name,
     )
 
@@ -326,7 +329,9 @@ def _environment(facts: StoreView) -> Iterator[Attention]:
             yield Attention(
                 WARNING,
                 "environment",
-                f"Little room is left: {size}" if kind == "space" else "Few inodes",
+                f"Little free space is left: {size}"
+                if kind == "space"
+                else "Few inodes",
                 text,
             )
 

@@ -82,4 +82,4 @@ def _verdict(broker: BrokerView, refused: list[Finding]) -> str:
             f"{count_text(broker.recovered_segments, 'segment')} "
             f"({size_text(broker.recovered_bytes)}) again first."
         )
-    return "A Kafka broker would take the logs as they are."
+    return "A Kafka broker would use the logs unchanged."

@@ -73,7 +73,7 @@ def collect(
     )
     root = open_root(files, path if only is None else os.path.dirname(path))
     try:
-        with storage_errors("look at", root.path):
+        with storage_errors("examine", root.path):
             facts = look_at(root, run, only, reader=config, with_headers=True)
             view = _view_of(facts, path, version)
             _add_environment(view, files)

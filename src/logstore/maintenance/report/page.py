@@ -43,13 +43,13 @@ __all__ = ["page_of", "title_of"]
 _FINDINGS_MAX: Final = 60
 _TOPICS_MAX: Final = 200
 _NO_SETTINGS: Final = (
-    " Where no settings of a topic are shown, they are not in this directory: a broker "
+    " Settings of topics that are not shown are not in this directory: a broker "
     "keeps them in its cluster's metadata."
 )
 _WRITERS: Final = {
     "logstore": "logstore wrote it last",
     "kafka": "a Kafka broker wrote it last",
-    "nobody": "who wrote it last is unknown",
+    "nobody": "the last writer is unknown",
 }
 
 
@@ -118,7 +118,7 @@ def _header(facts: StoreView) -> Html:
             tag("p", facts.path, cls="path"),
             tag(
                 "p",
-                f"{_WRITERS[facts.writer]}, {state}. Looked at on "
+                f"{_WRITERS[facts.writer]}, {state}. Checked on "
                 f"{time_text(facts.made_ms)} UTC.",
                 cls="small",
                 style="margin:4px 0 0",
@@ -136,7 +136,7 @@ def _verdict(facts: StoreView) -> tuple[str, str]:
         more = f", {count_text(warnings, 'warning')}" if warnings else ""
         return "critical", count_text(critical, "problem") + more
     if warnings:
-        return "warning", f"Sound, {count_text(warnings, 'warning')}"
+        return "warning", f"OK, {count_text(warnings, 'warning')}"
     return "ok", "Sound"
 
 
@@ -159,7 +159,7 @@ def _tiles(facts: StoreView) -> Html:
             "segments",
         ),
         (about + number_text(records), "records"),
-        (size_text(log), f"of log, {size_text(other)} beside it"),
+        (size_text(log), f"of logs, {size_text(other)} of other files"),
     ]
     if last >= 0:
         rows.append((duration_text(max(last - first, 0)), "of records, until "
@@ -219,7 +219,7 @@ def _over_time(facts: StoreView) -> Html:
     series = facts.series
     if not series.records:
         return tag("p", "No record has a timestamp.", cls="lead")
-    notes = [f"{duration_text(series.step_ms)} a bar"]
+    notes = [f"{duration_text(series.step_ms)} per bar"]
     if series.outside:
         some = count_text(round(series.outside), "record")
         notes.append(f"{some} far before or behind this time not shown")
@@ -252,8 +252,9 @@ def _topics(facts: StoreView) -> list[Html]:
         tag("h2", "Segments", id="segments"),
         tag(
             "p",
-            "One row a partition. Width is bytes, on one scale in each topic; colour "
-            "is the age of the last record. A hint tells offsets and times.",
+            "One row per partition. The width shows bytes, on one scale per "
+            "topic; the colour shows the age of the last record. A tooltip shows "
+            "offsets and times.",
             _NO_SETTINGS if any(t.settings is None for t in facts.topics) else None,
             cls="lead",
         ),

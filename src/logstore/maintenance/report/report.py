@@ -123,7 +123,7 @@ def report(
         on_progress: called with (bytes done, bytes in all) while it verifies.
 
     Raises:
-        StoreNotFoundError: nothing exists at `path`, or it is no log directory.
+        StoreNotFoundError: nothing exists at `path`, or it is not a log directory.
         ConfigError: a bad number of threads.
         StorageError: the directory cannot be read.
     """

@@ -43,8 +43,8 @@ def sizes_section(facts: StoreView) -> Html:
     ]
     return join(
         tag("h2", "Sizes", id="sizes"),
-        tag("p", "Each bar reaches from half its label up to it; records count as the "
-            "average of their batch, compressed.", cls="lead"),
+        tag("p", "Each bar covers sizes from half its label up to its label; "
+            "records count as the average of their batch, compressed.", cls="lead"),
         tag("div", cards, cls="two"),
     )  # fmt: skip
 
@@ -98,8 +98,8 @@ def codec_section(facts: StoreView) -> Html:
     head = ("Codec", "Records", "Batches", "On disk", "Share of the bytes", "Ratio")
     return join(
         tag("h2", "Codecs", id="codecs"),
-        tag("p", "The ratio is what batches hold, divided by their bytes on disk, in a "
-            "sample that was decompressed.", cls="lead"),
+        tag("p", "The ratio is the size of decompressed batches divided by their "
+            "bytes on disk, in a sample that was decompressed.", cls="lead"),
         tag("div", table(head, rows), cls="card"),
     )  # fmt: skip
 
@@ -206,7 +206,7 @@ def broker_section(facts: StoreView) -> Html:
     ]  # fmt: skip
     rest = len(steps) - _STEPS_MAX
     return join(
-        tag("h2", "What a broker would do with it", id="broker"),
+        tag("h2", "What a broker would do with this directory", id="broker"),
         tag("p", facts.broker.verdict, cls="lead"),
         tag("ul", items, cls="list"),
         tag("p", f"... and {number_text(rest)} more.", cls="small")
@@ -237,6 +237,6 @@ def environment_section(facts: StoreView) -> Html:
         for level, kind, text in rows
     ]
     return join(
-        tag("h2", "Notes, and what it stands on", id="environment"),
+        tag("h2", "Notes and environment", id="environment"),
         tag("div", tag("dl", items, cls="facts"), cls="card"),
     )

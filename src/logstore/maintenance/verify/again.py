@@ -71,7 +71,7 @@ def report_confirmed(
         now = seen(directory)
         if now is None and parse_partition_directory(directory.name):
             findings.findings = [f for f in findings.findings if not f.is_problem]
-            text = f"{directory.path} went away meanwhile"
+            text = f"{directory.path} was removed during the check"
             findings.note(IN_USE, directory.path, text)
             break
         if now == before:

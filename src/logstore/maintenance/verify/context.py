@@ -92,8 +92,8 @@ class StoreMetadata:
     def _report(self, action: RecoveryAction) -> None:
         if action.label == OTHER_WRITER:
             message = (
-                "another program has written to the store since logstore did; what "
-                "logstore noted of its partitions does not count"
+                "another program has written to the store since logstore did; "
+                "logstore's state of its partitions is ignored"
             )
             self.run.note(OTHER_WRITER, action.path, message)
         else:

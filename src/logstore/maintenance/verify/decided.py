@@ -161,11 +161,11 @@ class Decided:
         removed = [segment_file(base, LOG) for base in operations.dropped]
         deleted = [segment_file(base, LOG) for base in operations.deleted]
         for suffix, some, meaning in (
-            (DELETED, operations.waiting, "wait for their deletion"),
+            (DELETED, operations.waiting, "wait to be deleted"),
             (CLEANED, operations.leftovers, "are left of an unfinished compaction"),
             (SWAP, operations.swaps, "replace others as soon as the log is opened"),
             (LOG, removed, "are left of an unfinished truncation"),
-            (LOG, deleted, "are to be deleted"),
+            (LOG, deleted, "will be deleted"),
         ):
             if some:
                 path = directory.path_of(some[0])
@@ -288,7 +288,7 @@ class Decided:
             text = (
                 f"{path}: release {v.release or '?'} found on {when:%Y-%m-%d} that "
                 f"{place} is {v.kind}: {v.reason}. "
-            ) + (standing.message or "It is there as it was: nothing is cut")
+            ) + (standing.message or "The damage is unchanged: nothing is cut")
             self.run_of.note(KNOWN_DAMAGE, path, text, v.position, v.good_end)
 
     def _path(self, finding: OpeningFinding) -> str:

@@ -108,7 +108,7 @@ class LogFrame:
         if scan.error is not None:
             raise self._frames._error_of(damage_of(scan.error, 0), self.position)
         if not scan.headers:
-            reason = f"a batch of {self.size_bytes} bytes has no whole head"
+            reason = f"a batch of {self.size_bytes} bytes has an incomplete header"
             raise self._frames._error_of(Damage(reason, 0), self.position)
         return scan.headers[0]
 
@@ -136,7 +136,7 @@ class LogFrame:
         payload = open_payload(header, memoryview_slicer(data), self._frames.limit)
         size = len(payload)
         c = native.pointer(payload)
-        # The count is from the header; limit the memory by what fits there.
+        # The count is from the header; limit the memory by what fits in the payload.
         decoder = native.Decoder(
             max(min(header.record_count, size // RECORD_BYTES_MIN), 1)
         )
@@ -205,7 +205,7 @@ class LogFrames(Iterator[LogFrame]):
         if size < _SIZE_MIN:
             if self._is_zero(position):
                 raise StopIteration
-            reason = f"a batch states {size} bytes; {_SIZE_MIN} is the least"
+            reason = f"a batch states {size} bytes; the minimum is {_SIZE_MIN}"
             raise self._error_of(Damage(reason, 0), position)
         size += FRAME.size
         if size > self._end - position:

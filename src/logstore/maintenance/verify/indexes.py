@@ -101,7 +101,7 @@ class IndexFile:
             used = size if whole == size and not self._is_empty_log() else 0
         self.count = used // size
         if len(self.data) != whole:
-            self.report(whole, f"has {len(self.data)} bytes, no multiple of {size}")
+            self.report(whole, f"has {len(self.data)} bytes, not a multiple of {size}")
         elif used != whole:
             message = f"{self.what} {self.path} ends with {whole - used} bytes of zeros"
             if log.is_index_rebuilt:
@@ -177,14 +177,14 @@ class OffsetIndexCheck(IndexFile):
                 before = table.offsets[index - 1] if index else table.before
                 if offsets[slot] <= before:
                     self.faults.add(
-                        slot, f"has offset {self.log.base + offsets[slot]}, which lies "
+                        slot, f"has offset {self.log.base + offsets[slot]}, which is "
                         f"before position {pos}",
                     )  # fmt: skip
                 if self._is_beyond(slot - 1, before, pos):
                     self.faults.add(
                         slot - 1,
-                        f"has offset {self.log.base + offsets[slot - 1]}, which lies "
-                        f"behind the position of the next entry",
+                        f"has offset {self.log.base + offsets[slot - 1]}, which "
+                        "is after the position of the next entry",
                     )
             slot += 1
         self.cursor.slot = slot

@@ -170,7 +170,7 @@ def inspect_file(
             checksums are wrong, as Kafka's own tools do.
 
     Raises:
-        StoreNotFoundError: it does not exist, or is no file of a store.
+        StoreNotFoundError: it does not exist, or is not a file of a store.
         CorruptIndexError, CorruptCheckpointError: it is damaged (not of a log).
         StorageError: it cannot be read.
     """
@@ -179,7 +179,7 @@ def inspect_file(
     name = os.path.basename(full)
     kind = LOG if by_size else kind_of_file(name)
     if not kind:
-        raise StoreNotFoundError(f"{full} is no file of a store", path=full)
+        raise StoreNotFoundError(f"{full} is not a file of a store", path=full)
     directory = open_root(files, os.path.dirname(full))
     parsed = parse_segment_file(name)
     base = parsed.base_offset if parsed else 0
@@ -198,7 +198,9 @@ def inspect_file(
             return FileContents(full, "log", base, size, entries)
         entries = _file_entries(directory, name, kind, base)
     except FileNotFoundError as error:
-        raise StoreNotFoundError(f"there is nothing at {full}", path=full) from error
+        raise StoreNotFoundError(
+            f"no such file or directory: {full}", path=full
+        ) from error
     except OSError as error:
         raise storage_error(error, "read", full) from error
     directory.close()

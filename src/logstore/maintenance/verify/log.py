@@ -152,7 +152,7 @@ class LogWalk:
                     self._moved(self._decided.moved)
                 grown = self._directory.files.size(fd) != log.size
         except FileNotFoundError:
-            run.note(IN_USE, log.path, f"{log.path} went away meanwhile")
+            run.note(IN_USE, log.path, f"{log.path} was removed during the check")
             log.is_deleted = True
             return
         except OSError as error:
@@ -225,7 +225,9 @@ class LogWalk:
         while pos < end:
             n = files.read(fd, buffer.view[: min(buffer.capacity, end - pos)], pos)
             if n == 0:
-                run.note(IN_USE, log.path, f"{log.path} became shorter meanwhile")
+                run.note(
+                    IN_USE, log.path, f"{log.path} became shorter during the check"
+                )
                 break
             intact, error, stop = self._decode(buffer, n, pos, check)
             if intact:
@@ -626,4 +628,4 @@ def _fault_of(error: native.NativeError | None, stop: int) -> tuple[str, str]:
         return ZEROS, "zeros instead of a batch"
     if stop == native.STOP_OFFSET:
         return OFFSETS, "its offset is impossible"
-    return PARTIAL_BATCH, "a batch goes on past the end of the file"
+    return PARTIAL_BATCH, "a batch extends past the end of the file"

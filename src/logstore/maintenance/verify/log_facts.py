@@ -75,7 +75,7 @@ class SoundRun(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """Bytes that are no intact batch.
+    """Bytes that are not an intact batch.
 
     Attributes:
         position, end: of these bytes.

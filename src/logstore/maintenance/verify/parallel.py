@@ -71,8 +71,8 @@ def check_threads(threads: int | None, cores: int | None) -> int:
         return max(1, min(cores or 1, 8))
     if type(threads) is not int or not 1 <= threads <= THREADS_MAX:
         raise ConfigError(
-            f"threads={threads!r}: it is a number from 1 to {THREADS_MAX}; nothing was "
-            f"done",
+            f"threads={threads!r}: it must be a number from 1 to {THREADS_MAX}; "
+            "nothing was done",
             name="threads",
             value=threads,
         )

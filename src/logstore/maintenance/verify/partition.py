@@ -102,9 +102,9 @@ class PartitionCheck(Check):
                 return
             if digest and (digest.size, digest.xxh3) != (log.size, xxh3):
                 text = (
-                    f"{log.path} is not what it was when it was sealed: {log.size} "
-                    f"bytes with digest {xxh3}, not {digest.size} with {digest.xxh3}, "
-                    f"and nothing else is wrong with it"
+                    f"{log.path} has changed since it was sealed: {log.size} "
+                    f"bytes with digest {xxh3}, not {digest.size} with "
+                    f"{digest.xxh3}, but no other damage"
                     + ("" if log.is_deep else " (not looked into compressed batches)")
                 )
                 run.problem(DIGEST, path, text, None, log.base, log.last_offset)
@@ -123,7 +123,7 @@ class PartitionCheck(Check):
             run.problem(
                 TIME_INDEX_FAULT,
                 path,
-                f"time index {path} is not what it was when its segment was sealed",
+                f"time index {path} has changed since its segment was sealed",
             )
 
     def _take(self, walk: LogWalk) -> None:
@@ -244,7 +244,7 @@ class PartitionCheck(Check):
                 self.transactions.entries[parsed.base_offset] = entries
             elif parsed.suffix != LOG and parsed.base_offset not in self.decided.logs:
                 path = directory.path_of(name)
-                run.note(ORPHAN, path, f"{path} has no log beside it")
+                run.note(ORPHAN, path, f"{path} has no log next to it")
 
 
 def check_snapshot(

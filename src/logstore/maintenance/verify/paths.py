@@ -31,7 +31,7 @@ STATE: Final = "state"
 def no_log_directory(path: str) -> StoreNotFoundError:
     """The error for a directory that is neither a store nor a partition directory."""
     return StoreNotFoundError(
-        f"{path} is no log directory: neither a store nor a partition directory",
+        f"{path} is not a log directory: neither a store nor a partition directory",
         path=path,
     )
 

@@ -170,8 +170,8 @@ class StoreCheck(Check):
             run.note(
                 UNCLEAN_STOP,
                 root.path,
-                "the store is in use, or its last writer died: opening it for writing "
-                "mends what is torn",
+                "the store is in use, or its last writer died: opening it for "
+                "writing repairs torn ends",
             )
         for directory in self.partitions:
             yield from partition_jobs(run, directory, partial(facts.now, directory))
@@ -294,7 +294,11 @@ class StoreCheck(Check):
                 continue
             moved = layout.transition_topic(name)
             if moved is not None:
-                run.note(LEFTOVER, path, f"{path}: a partition put aside ({moved[2]})")
+                run.note(
+                    LEFTOVER,
+                    path,
+                    f"{path}: a partition that was set aside ({moved[2]})",
+                )
             else:
                 run.note(FOREIGN, path, f"{path} {foreign_text(name)}")
 
@@ -311,7 +315,7 @@ class FileCheck(Check):
         if not self.kind:
             self.close()
             raise StoreNotFoundError(
-                f"{self.path} is no file of a store that can be checked",
+                f"{self.path} is not a file of a store that can be checked",
                 path=self.path,
             )
 

@@ -57,7 +57,7 @@ def check_txn_index(
         if not 0 <= entry.first_offset <= entry.last_offset or entry.version < 0:
             reason = "contradicts itself"
         elif entry.last_offset < parsed.base_offset:
-            reason = "lies before its segment"
+            reason = "begins before its segment"
         elif (
             run.deep
             and aborted is not None

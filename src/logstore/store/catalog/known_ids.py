@@ -86,7 +86,7 @@ class KnownIds:
             StorageError: it cannot be looked at.
         """
         directory = self._root.child(layout.partition_directory(*key))
-        with storage_errors("look at", directory.path):
+        with storage_errors("examine", directory.path):
             topic_id = self.topic_id(key.topic)
             identity = identity_in(directory)
         if identity is None or identity.is_of(topic_id, key.topic):

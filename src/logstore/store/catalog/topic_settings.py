@@ -122,7 +122,7 @@ class TopicSettings:
             value = checkpoints.read_state(self._root, layout.TOPICS)
         except CorruptCheckpointError as error:
             path = self._root.path_of(layout.TOPICS)
-            text = f"{error}; topics have defaults"
+            text = f"{error}; topics use default settings"
             report(RecoveryAction(STATE_DAMAGED, "", -1, path, -1, 0, -1, None, text))
             self._is_damaged = True
             return
@@ -321,7 +321,7 @@ class TopicSettings:
             failed = storage_error(error, "write the settings in", self._root.path)
             if is_needed or not isinstance(failed, DiskFullError):
                 raise failed from error
-            logger.warning("deleting topic %s goes on: %s", name, failed)
+            logger.warning("the deletion of topic %s continues: %s", name, failed)
             self._keep(name, value)
 
     def take_back(self, begun: BegunCreation) -> None:

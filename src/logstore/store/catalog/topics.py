@@ -123,12 +123,12 @@ class Catalog:
                 missing = []
             if len(missing) > LOST_MAX:
                 raise CorruptionError(
-                    f"the directories of {len(missing)} partitions of topic {topic} "
-                    f"are gone from {self._root.path}, more than {LOST_MAX}: this is "
-                    f"not the store that {layout.TOPICS} speaks of, or most of it is "
-                    f"lost. Nothing was changed. Put the directories back; without "
-                    f"{layout.TOPICS} what is there can be opened, with default "
-                    f"settings",
+                    f"the directories of {len(missing)} partitions of topic "
+                    f"{topic} are gone from {self._root.path}, more than "
+                    f"{LOST_MAX}: this is not the store that {layout.TOPICS} "
+                    "describes, or most of it is lost. Nothing was changed. Put "
+                    f"the directories back; without {layout.TOPICS} the rest can "
+                    "be opened, with default settings",
                     path=self._root.path_of(layout.TOPICS),
                 )
             for number in missing:
@@ -214,8 +214,8 @@ class Catalog:
         other = self._flat_names.get(flat)
         if other in self.numbers:
             raise TopicExistsError(
-                f"topic {name} collides with {other}: Kafka takes '.' and '_' for the "
-                f"same",
+                f"topic {name} collides with {other}: Kafka does not distinguish "
+                "'.' and '_'",
                 topic=name,
             )
 

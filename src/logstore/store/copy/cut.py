@@ -183,7 +183,7 @@ def _contents(root: Directory, names: Iterable[str]) -> dict[str, bytes]:
 
 def _whole_batches(root: Directory, name: str) -> bytes:
     """The file of a group, without a batch that a member is writing. A damaged file is
-    taken unchanged."""
+    copied unchanged."""
     data = root.read_file(name)
     walk = native.walk_batches(native.pointer(data), len(data))
     return data[: walk.pos] if walk.error is None else data

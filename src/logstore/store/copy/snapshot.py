@@ -114,7 +114,7 @@ def check_target(files: Files, source: str, path: str) -> None:
     """Raise `ConfigError` if a snapshot cannot be made at a path: something is there
     that a directory cannot replace, or it lies in the store."""
     if _lies_in(files, source, path):
-        raise _refused(path, "it lies in the store itself")
+        raise _refused(path, "it is inside the store")
     above, name = os.path.split(path)
     with contextlib.ExitStack() as stack:
         try:
@@ -124,12 +124,12 @@ def check_target(files: Files, source: str, path: str) -> None:
         except FileNotFoundError:
             return
         except NotADirectoryError:
-            raise _refused(path, "a file is in its path") from None
+            raise _refused(path, "a parent of it is a file") from None
         try:
             directory = Directory.open_root(files, path)
             stack.callback(directory.close)
         except (FileNotFoundError, NotADirectoryError):
-            raise _refused(path, "it is no directory") from None
+            raise _refused(path, "it is not a directory") from None
         if directory.names():
             raise _refused(path, "it is not empty")
         info = directory.info()
@@ -183,8 +183,8 @@ def make_snapshot(
         with contextlib.suppress(_CutError):
             return _Snapshot(context, topics, cut, target).make()
     raise StorageError(
-        f"no snapshot of {context.path} was made: {_CUTS_MAX} times, one of its logs "
-        f"was truncated or deleted while it was copied. Try it again",
+        f"no snapshot of {context.path} was made: {_CUTS_MAX} times, one of its "
+        "logs was truncated or deleted while it was copied. Try again",
         path=context.path,
         action="make a snapshot of",
     )
@@ -232,7 +232,7 @@ class _Snapshot:
                     parent.rename(temporary, name)
                 except OSError as error:
                     if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
-                        raise _refused(path, "it is not empty any more") from error
+                        raise _refused(path, "it is no longer empty") from error
                     raise
                 parent.sync()
             except BaseException:
@@ -524,7 +524,7 @@ class _Snapshot:
 
 
 def _is_noted(partition: PartitionCut) -> bool:
-    """Whether the start of a log is in Kafka's checkpoint: it is no base offset."""
+    """Whether the start of a log is in Kafka's checkpoint: it is not a base offset."""
     if partition.log is None:
         return partition.start > 0  # its segments may be unknown
     return (
@@ -557,7 +557,7 @@ def _remove(root: Directory, parent: Directory, name: str) -> None:
         for entry in child.names():
             child.unlink(entry, missing_ok=True)
         root.remove(directory)
-    # The mark is the last: what is left of it is no store.
+    # The mark is the last: what is left of it is not a store.
     for entry in sorted(root.names(), key=layout.UNFINISHED.__eq__):
         root.unlink(entry, missing_ok=True)
     parent.remove(name)

@@ -122,7 +122,9 @@ class SnapshotServer:
         try:
             self._thread.start()
         except StorageError as error:
-            logger.warning("no thread for snapshots that others ask for: %s", error)
+            logger.warning(
+                "no thread for snapshots that other processes request: %s", error
+            )
 
     def stop(self) -> None:
         """End the thread; a snapshot that it makes ends with `StoreClosedError`. May be
@@ -169,7 +171,7 @@ class SnapshotServer:
             target = request.target()
             request.say({"begun": os.getpid()})
             report = make_snapshot(context, self._topics, self._publisher, target)
-            outcome = "the snapshot was made, and its report was lost"
+            outcome = "the snapshot was made, but its report was lost"
             request.say({"report": report._replace(damaged=())._asdict(),
                          "damaged": [list(key) for key in report.damaged]})  # fmt: skip
         except LogStoreError as error:
@@ -213,7 +215,7 @@ class _OpenRequest:
                 raise ValueError(f"its version is {value['version']}")
             path, links = value["path"], value["links"]
             if not isinstance(path, str) or not os.path.isabs(path):
-                raise ValueError("its path is none")
+                raise ValueError("it has no absolute path")
         except (ValueError, KeyError, TypeError) as error:
             raise StorageError(
                 f"a request for a snapshot cannot be read: {error!r}",

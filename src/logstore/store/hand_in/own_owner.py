@@ -23,9 +23,9 @@ def waits_for_itself(root: Directory, holder: Holder | None) -> ConfigError | No
     if (holder.pid, holder.host) != (files.process_id().pid, files.host()):
         return None
     return ConfigError(
-        f"this process has {root.path} open for writing with publish_for_others=False, "
-        f"and would wait for itself; nothing was written. Use that store, or open it "
-        f"with publish_for_others=True",
+        f"this process has {root.path} open for writing with "
+        "publish_for_others=False, so it would wait for itself; nothing was "
+        "written. Use that store, or open it with publish_for_others=True",
         name="publish_for_others",
         value=False,
     )

@@ -125,8 +125,7 @@ class HandIn:
         self._thread.start(Watch(self._root, native.WATCH_RENAMES))
 
     def stop(self) -> None:
-        """End the thread, after the publication that it may be at. May be called
-        again."""
+        """End the thread, after a publication in progress. May be called again."""
         # Busy processes always have a request: they leave no pause in which to end.
         self._has_ended = True
         self._thread.stop()

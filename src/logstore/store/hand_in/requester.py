@@ -219,8 +219,9 @@ class Requester:
         content = asked.packed()
         if len(content) > REQUEST_BYTES_MAX:
             raise ConfigError(
-                f"a request has {len(content)} bytes, and may have "
-                f"{REQUEST_BYTES_MAX}; nothing was handed in. Hand in less at once",
+                f"a request has {len(content)} bytes, more than "
+                f"{REQUEST_BYTES_MAX}; nothing was handed in. Hand in fewer "
+                "records at once",
                 name="staged",
             )
         with storage_errors("hand in to", self._root.path, "Nothing was handed in."):

@@ -166,7 +166,7 @@ def _submitted(asked: Submission) -> PublicationRequest:
     )
     if request.is_call or not identity:
         raise ConfigError(
-            f"identity {identity!r:.100} is not for callers; nothing was published",
+            f"identity {identity!r:.100} is reserved; nothing was published",
             name="identity",
             value=identity,
         )

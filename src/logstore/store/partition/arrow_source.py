@@ -85,8 +85,8 @@ class ArrowSource(abc.ABC):
             TypeError: always.
         """
         raise TypeError(
-            f"{self!r} is no array of numbers. Its records are in to_pandas(), "
-            f"to_polars() and to_table()"
+            f"{self!r} is not an array of numbers. Its records are in "
+            "to_pandas(), to_polars() and to_table()"
         )
 
     def __arrow_c_schema__(self) -> object:
@@ -137,7 +137,7 @@ class ArrowSource(abc.ABC):
                 U+FFFD.
             json: names of members of the JSON objects in the values, and the type of
                 each: string, int32, int64, double or bool. After the other columns
-                there is one for each, null if the value is no JSON object, or has no
+                there is one for each, null if the value is not a JSON object, or has no
                 such member, or has one of another type.
             threads: how many read at the same time, 1 to 64; None: one for each
                 processor, 8 at most.

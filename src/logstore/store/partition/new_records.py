@@ -44,7 +44,7 @@ class NewRecords:
         more: Sequence[Watch] = (),
         incarnation: object = None,
     ) -> bool:
-        """Wait at most `seconds` (None: no limit), or less.
+        """Wait at most `seconds` (None: no limit); may return earlier.
 
         Args:
             more: changes that wake it, too, unless this store writes.

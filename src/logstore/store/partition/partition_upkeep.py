@@ -110,10 +110,10 @@ class PartitionUpkeep:
         for batch in reader.read_batches(view, offset, view.end_offset):
             if batch.base_offset < offset:
                 raise UnsupportedError(
-                    f"{self._views.name} cannot be truncated to {offset}: it is inside "
-                    f"the batch of offsets {batch.base_offset} to {batch.last_offset}. "
-                    f"The nearest that can be are {batch.base_offset} and "
-                    f"{batch.next_offset}",
+                    f"{self._views.name} cannot be truncated to {offset}: it is "
+                    f"inside the batch of offsets {batch.base_offset} to "
+                    f"{batch.last_offset}. The nearest possible offsets are "
+                    f"{batch.base_offset} and {batch.next_offset}",
                     offset=offset,
                 )
             return slot_of(view.segments, batch.base_offset), batch.position
@@ -165,7 +165,7 @@ class PartitionUpkeep:
             # A finalizer, or another thread, may have deleted the topic meanwhile.
             self._views.check_alive()
             path = self._log.directory.path
-            raise storage_error(error, "look for space on", path) from error
+            raise storage_error(error, "check the free space of", path) from error
         # A reader relies on the verdicts that an opening for writing has recorded.
         is_damaged = (
             self._log.directory.exists(DAMAGED)

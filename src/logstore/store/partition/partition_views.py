@@ -120,7 +120,7 @@ class PartitionViews:
 
     def find(self, offset: int, durable_only: bool) -> Record | None:
         """The record at an offset, if the current view of the log finds it at once;
-        None: a reader has to look for it, and finds out why."""
+        None: a reader must look for it."""
         self.guard()
         return self.log.at_once(find_in, durable_only, offset)
 

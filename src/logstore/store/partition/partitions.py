@@ -172,8 +172,8 @@ class PartitionWriters:
         return self.loaded[key]
 
     def suspend(self, key: TopicPartition, going: TopicNotFoundError) -> None:
-        """Before its topic is deleted: the partition takes no appends if it is loaded,
-        and is not loaded otherwise. Callers get `going`, until `resume`."""
+        """Suspend a partition before its topic is deleted: it takes no appends if it is
+        loaded, and is not loaded otherwise. Callers get `going`, until `resume`."""
         writer = self.loaded.get(key)
         if writer is not None:
             writer.suspend(going)
@@ -367,8 +367,9 @@ class PartitionWriters:
             loaded.actions.append(_action(FOREIGN_PARTITION, key, directory, text))
         if decided.is_renewed:
             text = (
-                f"nothing says which id topic {key.topic} had; it has the new id "
-                f"{facts.topic_id}, so offsets that were committed for it do not count"
+                f"the id of topic {key.topic} is lost; it has the new id "
+                f"{facts.topic_id}, so offsets that were committed for it are "
+                "ignored"
             )
             loaded.actions.append(_action(ID_RENEWED, key, directory, text))
         if decided.is_cut:
@@ -532,9 +533,9 @@ def _foreign_error(
     return CorruptCheckpointError(
         f"partition {key} is of another topic than {key.topic}: {path} says "
         f"{stated_id}, and the topic has the id {topic_id}. It can be read, takes no "
-        f"appends, and offsets that were committed for the topic do not count in it. "
-        f"Put the right directory back; if this is the right one, remove the file, and "
-        f"the next opening takes it for the topic's",
+        "appends, and offsets that were committed for the topic are ignored in "
+        "it. Put the right directory back; if this is the right one, remove the "
+        "file, and the next opening takes it for the topic's",
         path=path,
         reason=f"it has the id {stated_id}, its topic {topic_id}",
     )

@@ -183,8 +183,8 @@ class SharedAppends:
         self._begin()
         if self.config.message_format == 0:
             raise UnsupportedError(
-                f"{self._views.name} has message_format=0, into which nothing can be "
-                f"handed in; 1 or 2 can. Nothing was written"
+                f"{self._views.name} has message_format=0, but shared appends "
+                "need 1 or 2. Nothing was written"
             )
         return self.config.message_format
 
@@ -197,9 +197,9 @@ class SharedAppends:
         self._begin()
         path = self._views.log.directory.root.path
         raise ReadOnlyError(
-            f"{self._views.name} belongs to a store that was opened with shared=True, "
-            f"which can append, and change nothing else: use "
-            f"logstore.open({path!r}). Nothing was written"
+            f"{self._views.name} belongs to a store that was opened with "
+            f"shared=True, which can only append: use logstore.open({path!r}). "
+            "Nothing was written"
         )
 
     def append(
@@ -478,7 +478,7 @@ def _spans_in(answer: Answer) -> Mapping[TopicPartition, range]:
         OutdatedChoiceError: partitions were chosen among another number of them.
     """
     if answer.is_outdated:
-        raise OutdatedChoiceError("the topic has another number of partitions now")
+        raise OutdatedChoiceError("the topic now has another number of partitions")
     return dict(answer.offsets)
 
 

@@ -237,7 +237,7 @@ class GroupCommit:
             for target in self._targets:
                 # The next opening may cut records synced after it.
                 target.log.doubt_from(target.base)
-            what = "it was published to {}, and a power cut may take it back"
+            what = "it was published to {}, but a power cut may undo it"
         except (LogStoreError, OSError) as failure:
             self._is_stuck = True
             self._end_writers(failure)

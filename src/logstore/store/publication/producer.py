@@ -190,9 +190,9 @@ class Producer:
 
     def _fenced(self, partition: str, newest: int) -> ProducerFencedError:
         return ProducerFencedError(
-            f"producer {self.name!r} was taken over: it has epoch {newest} now, this "
-            f"one has {self.epoch}. Nothing was written to {partition}. If this one is "
-            f"to go on, take the name over again: Store.producer",
+            f"producer {self.name!r} was taken over: it has epoch {newest} now, "
+            f"this one has {self.epoch}. Nothing was written to {partition}. To "
+            "continue with this one, take over the name again: Store.producer",
             name=self.name,
             producer_id=self.producer_id,
             partition=partition,

@@ -149,9 +149,9 @@ def check_own_identity(identity: object) -> None:
     reserved = GROUP_IDENTITY, PROCESS_IDENTITY
     if isinstance(identity, str) and identity.startswith(reserved):
         raise ConfigError(
-            f"identity {identity[:100]!r} is not for callers: under those that begin "
-            f"with {GROUP_IDENTITY!r}, consumer groups publish their positions, and "
-            f"under those with {PROCESS_IDENTITY!r}, processes what they hand in. "
+            f"identity {identity[:100]!r} is reserved: identities that begin with "
+            f"{GROUP_IDENTITY!r} are for the positions of consumer groups, and "
+            f"identities that begin with {PROCESS_IDENTITY!r} for shared appends. "
             f"Nothing was done; use another identity",
             name="identity",
             value=identity,
@@ -206,8 +206,8 @@ def check_is_named(request: PublicationRequest) -> None:
     """Raise `ConfigError` unless a request has an identity to look it up by."""
     if not request.identity:
         raise ConfigError(
-            "a publication that is handed in needs an identity, by which it is "
-            "known whether it was published; nothing was done",
+            "a publication through another process needs an identity, to find "
+            "out whether it was published; nothing was done",
             name="identity",
             value=request.identity,
         )

@@ -133,7 +133,7 @@ class RequestGroup:
             self.changes[identity] = entry
 
     def remember_call(self, number: int, spans: Mapping[TopicPartition, range]) -> None:
-        """A request of a process that was carried out before."""
+        """Remember a request of a process that was carried out before."""
         request = self.requests[number]
         entry = LedgerEntry(request.sequence, request.records, 0)
         self._entries[number] = entry, False

@@ -252,7 +252,9 @@ class Publisher:
             return
         for topic, count in request.partitions.items():
             if len(self._topics.catalog.numbers.get(topic, ())) != count:
-                raise OutdatedChoiceError(f"topic {topic} has not {count} partitions")
+                raise OutdatedChoiceError(
+                    f"topic {topic} does not have {count} partitions"
+                )
         entry = request.entry(last, now_ms)
         group.check_room(number, entry, is_new=True)
         if request.is_remembered:
@@ -362,9 +364,9 @@ class Publisher:
             # After getting the writer, which always belongs to one topic.
             if log.topic_id != self._topics.topic_id(log.topic):
                 raise TopicNotFoundError(
-                    f"topic {log.topic} is not the one that records were staged for: "
-                    f"that was deleted, and another has its name; nothing was "
-                    f"published. Stage them again",
+                    f"topic {log.topic} was deleted and created again after "
+                    "records were staged for it; nothing was published. Stage "
+                    "them again",
                     topic=log.topic,
                 )
         return writers

@@ -99,10 +99,7 @@ def _record(
     directory = context.root.child(partition_directory(*key))
     name = segment_file(span.segment, LOG)
     end = span.position + span.size
-    reason = (
-        "these are not the records that a publication has put here, which was not "
-        "finished"
-    )
+    reason = "these are not the records of the unfinished publication"
     size, digest = digest_at(directory, name, span.position, end)
     verdict = Verdict(
         CORRUPT,

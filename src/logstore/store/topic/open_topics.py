@@ -316,9 +316,9 @@ class OpenTopics:
                 key, identity, held, ask_catalog=log_metadata.is_own
             ):
                 raise PartitionNotFoundError(
-                    f"partition {key} is of another topic now: the one with the id "
-                    f"{held}, which this object is of, was deleted, and the name was "
-                    f"used again. Ask the store for the topic again",
+                    f"partition {key} now belongs to another topic: the topic of "
+                    f"this object, with the id {held}, was deleted, and its name "
+                    "was used again. Ask the store for the topic again",
                     topic=topic,
                     partition=number,
                 )
@@ -375,7 +375,7 @@ class OpenTopics:
         # The original of a copy may have finished it since the files were read.
         meaning = "nothing of it was acknowledged"
         if self._context.state.ownership.is_copy:
-            meaning = "the store that this is a copy of may have them"
+            meaning = "the store that was copied may have them"
         records = f"{count} record{'s' * (count != 1)}"
         self.writers.record(
             RecoveryAction(
@@ -409,7 +409,7 @@ class OpenTopics:
         self.compaction.stop()
 
     def abandon_rounds(self) -> None:
-        """After a fork, in the child."""
+        """Abandon the rounds of the parent, in the child of a fork."""
         self.retention.abandon()
         self.compaction.abandon()
 

@@ -127,9 +127,10 @@ class Topic(ArrowSource):
         if now != self._id:
             if self._id:
                 raise TopicNotFoundError(
-                    f"topic {self.name} was deleted and made again: it has the id "
-                    f"{now or 'of no logstore topic'}, and this object is of the one "
-                    f"with the id {self._id}. Ask the store for the topic again",
+                    f"topic {self.name} was deleted and created again: it has the "
+                    f"id {now or 'of no logstore topic'}, and this object belongs "
+                    f"to the topic with the id {self._id}. Ask the store for the "
+                    "topic again",
                     topic=self.name,
                 )
             self._id = now  # it has an id only since its first append

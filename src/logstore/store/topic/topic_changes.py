@@ -412,7 +412,7 @@ class TopicChanges:
                     topics.writer_of(key).make_durable()
             except LogStoreError as error:
                 name = "{}-{}".format(*key)
-                logger.warning("%s cannot be made durable now: %s", name, error)
+                logger.warning("cannot make %s durable now: %s", name, error)
 
     def before_first_change(self, is_deletion: bool) -> None:
         """Remove the clean-shutdown markers; from then on retention is applied.

@@ -85,7 +85,7 @@ class _Choice:
         """Names that are chosen among `names`, in their order.
 
         Raises:
-            TopicNotFoundError: one that is no pattern is not among them.
+            TopicNotFoundError: one that is not a pattern is not among them.
         """
         there = list(names)
         for name in self._given:

@@ -20,7 +20,7 @@ def test_without_a_terminal_it_says_so(shop: Path, run: Any) -> None:
     """The status is 2; the message names the command that prints to a pipe."""
     result = run("browse", shop)
     assert (result.status, result.out) == (2, "")
-    assert "browse draws on a terminal" in result.err
+    assert "browse needs a terminal" in result.err
     assert "`logstore-dump records` prints to a pipe" in result.err
 
 
@@ -28,7 +28,7 @@ def test_a_dumb_terminal_is_none(shop: Path) -> None:
     """A dumb terminal obeys no control sequences."""
     with terminal("browse", shop, TERM="dumb") as shown:
         assert shown.end() == 2
-    assert b"browse draws on a terminal" in shown.written
+    assert b"browse needs a terminal" in shown.written
 
 
 WITHOUT = """
@@ -85,7 +85,7 @@ def test_an_example_runs_as_pasted(shop: Path, example: str) -> None:
     ("arguments", "said"),
     [
         (["--topic", "order"], b"did you mean orders"),
-        (["--partition", "9"], b"has no partition 9"),
+        (["--partition", "9"], b"have no partition 9"),
     ],
 )
 def test_what_is_not_there_is_said_before_a_screen_is_drawn(

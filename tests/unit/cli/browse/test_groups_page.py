@@ -54,7 +54,7 @@ def test_lag_is_live(shop: Path) -> None:
 
 def test_a_stuck_member_stands_out(shop: Path, monkeypatch: Any) -> None:
     """It is marked in the list and in the group, and a sentence explains it."""
-    note = "group billing: process 7 holds orders-0 and is stuck: it has not polled"
+    note = "group billing: process 7 holds orders-0 and is stuck: its poll is overdue"
 
     def stuck(paths: Any) -> FoundGroups:
         found = groups_in(paths)
@@ -150,7 +150,7 @@ def test_a_group_that_goes_is_a_message(shop: Path, monkeypatch: Any) -> None:
         await hand.see("groups / billing")
         empty = groups_in([str(shop)])._replace(listed=[])
         monkeypatch.setattr(groups_page, "groups_in", lambda paths: empty)
-        await hand.see("there is no group billing any longer")
+        await hand.see("group billing no longer exists")
 
     with committed(shop):
         browse(shop, act)

@@ -13,7 +13,7 @@ import logstore
 from logstore.cli.browse.payload import MODES, Document, document_of, whole_of
 from support.browsing import HOSTILE
 
-NO_JSON = "text, since it is no JSON object or list"
+NO_JSON = "text, since it is not a JSON object or list"
 
 
 def shown(document: Document) -> list[str]:

@@ -298,7 +298,7 @@ def test_a_directory_that_goes_is_a_message(shop: Path) -> None:
         await hand.see("offset 0 of 3,000")
         (shop / "clicks-0").rename(shop / "gone")
         await hand.press("G")
-        await hand.see("clicks-0", "any more")
+        await hand.see("clicks-0", "no longer")
         assert rows(hand)[0] == 0
 
     browse(shop / "clicks-0", act)
@@ -313,7 +313,7 @@ def test_a_record_that_cannot_be_opened_is_a_message(shop: Path) -> None:
         await hand.see("clicks-0  offset 0  ")
         (shop / "clicks-0").rename(shop / "gone")
         await hand.press("down")
-        await hand.see("any more")
+        await hand.see("no longer")
         await hand.miss("clicks-0  offset 0  ")
 
     browse(shop / "clicks-0", act)
@@ -526,7 +526,7 @@ def test_a_search_in_a_log_that_goes_is_a_message(shop: Path) -> None:
         await hand.see("offset 0 of 3,000")
         (shop / "clicks-0").rename(shop / "gone")
         await search(hand, "none")
-        await hand.see("any more")
+        await hand.see("no longer")
         (shop / "gone").rename(shop / "clicks-0")
         await hand.press("escape")
         await hand.see("offset 0 of 3,000")

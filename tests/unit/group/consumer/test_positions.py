@@ -80,7 +80,9 @@ def test_position_in_a_log_with_another_batch_below_does_not_count(
     commit(path)
     rolled_back(path, [b"other %d" % n for n in range(20)])
     with consumer(path, reset="error") as one:
-        with pytest.raises(logstore.OffsetOutOfRangeError, match="was cut to offset 9"):
+        with pytest.raises(
+            logstore.OffsetOutOfRangeError, match="was truncated to offset 9"
+        ):
             one.poll(timeout_ms=1000)
         one.seek(T0, 4)
         assert len(drain(one)) == 20
@@ -139,7 +141,7 @@ def test_assigned_partition_of_a_topic_made_again_is_not_committed(path: Path) -
             store.create_topic("t")[0].append(b"again")
         with pytest.raises(logstore.errors.PartitionNotFoundError):
             one.poll(timeout_ms=1000)
-        with pytest.raises(logstore.errors.CommitFailedError, match="made again"):
+        with pytest.raises(logstore.errors.CommitFailedError, match="created again"):
             one.commit({T0: logstore.OffsetAndMetadata(1)})
         assert one.committed(T0) is None
         one.assign([T0])
@@ -246,7 +248,9 @@ def test_offset_that_was_reset_counts_in_its_own_log(path: Path) -> None:
         assert drain(one) == []
     rolled_back(path, [b"other %d" % n for n in range(20)])
     with consumer(path, reset="error") as one:
-        with pytest.raises(logstore.OffsetOutOfRangeError, match="was cut to offset 9"):
+        with pytest.raises(
+            logstore.OffsetOutOfRangeError, match="was truncated to offset 9"
+        ):
             one.poll(timeout_ms=1000)
 
 

@@ -86,7 +86,7 @@ def test_consumer_goes_on_where_the_log_was_cut(
     cut_and_grow(path)
     with caplog.at_level(logging.WARNING):
         assert take(one, 10) == NEW
-    assert "was cut to offset 5" in caplog.text
+    assert "was truncated to offset 5" in caplog.text
     assert "reset to 5" in caplog.text
 
 
@@ -146,7 +146,7 @@ def test_seek_back_in_a_log_that_was_cut_is_told(
     assert polled(one, 10) == OLD
     cut_and_grow(path)
     one.seek(T0, 7)
-    with pytest.raises(logstore.OffsetOutOfRangeError, match="cut to offset 5"):
+    with pytest.raises(logstore.OffsetOutOfRangeError, match="truncated to offset 5"):
         one.poll(timeout_ms=1000)
     one.seek(T0, 7)
     assert polled(one, 8) == NEW[2:]
@@ -177,7 +177,7 @@ def test_position_of_a_log_that_was_cut_is_not_committed(
     cut_and_grow(path)
     for offsets in (None, {T0: 8}):
         with pytest.raises(
-            logstore.errors.CommitFailedError, match="was cut to offset 5"
+            logstore.errors.CommitFailedError, match="was truncated to offset 5"
         ):
             one.commit(offsets)
     assert one.committed(T0) == logstore.OffsetAndMetadata(4)
@@ -214,7 +214,7 @@ def test_transaction_over_a_cut_is_refused_and_done_again(
     with logstore.open(path) as store:
         store.create_topic("out")
     one = opened()
-    with pytest.raises(logstore.errors.CommitFailedError, match="logs were cut"):
+    with pytest.raises(logstore.errors.CommitFailedError, match="logs were truncated"):
         with one.transaction() as transaction:
             for value in polled(one, 10):
                 transaction.append("out", value)
@@ -234,7 +234,9 @@ def test_transaction_whose_input_was_cut_is_refused(
     with logstore.open(path) as store:
         store.create_topic("out")
     one = opened()
-    with pytest.raises(logstore.errors.CommitFailedError, match="was cut to offset 5"):
+    with pytest.raises(
+        logstore.errors.CommitFailedError, match="was truncated to offset 5"
+    ):
         with one.transaction() as transaction:
             for value in polled(one, 10):
                 transaction.append("out", value)
@@ -313,7 +315,7 @@ def test_cut_in_the_same_process_is_told(path: Path) -> None:
             store["t"][0].truncate_to(5)
             store["t"][0].append_many(NEW, durable=True)
             with pytest.raises(
-                logstore.errors.CommitFailedError, match="was cut to offset 5"
+                logstore.errors.CommitFailedError, match="was truncated to offset 5"
             ):
                 one.commit()
             assert polled(one, 10) == NEW

@@ -254,7 +254,7 @@ def test_partition_given_up_in_a_transaction_fails_it(
     two = opened()
     settle(two, one)
     assert len(one.assignment()) == 1
-    with pytest.raises(logstore.errors.CommitFailedError, match="others have them"):
+    with pytest.raises(logstore.errors.CommitFailedError, match="were reassigned"):
         transaction.commit()
     while copy_some(one) + copy_some(two):
         settle(one, two)

@@ -233,7 +233,7 @@ def test_failed_sync_is_an_error_until_the_file_is_written_anew() -> None:
     one = OneMember("/store", files=disk)
     one.commit(1, durable=True)
     disk.fail("sync", name=NAME, times=1)
-    with pytest.raises(logstore.errors.SyncFailedError, match="may be lost"):
+    with pytest.raises(logstore.errors.SyncFailedError, match="may lose it"):
         one.commit(2, durable=True)
     with pytest.raises(logstore.errors.SyncFailedError):
         one.file.sync(one.slots, one.file.end)

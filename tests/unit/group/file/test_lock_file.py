@@ -71,7 +71,7 @@ def test_lock_file_that_cannot_be_looked_at_is_a_named_error(
     root: Directory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(root.files, "stat", _refuse)
-    with pytest.raises(logstore.StorageError, match=r"look at .*logstore-group-g"):
+    with pytest.raises(logstore.StorageError, match=r"examine .*logstore-group-g"):
         opened(root)
 
 

@@ -155,7 +155,7 @@ def test_wrong_answer_is_refused(
 ) -> None:
     """A partition twice, one that does not exist or is not subscribed, an unknown
     member."""
-    with pytest.raises(logstore.ConfigError, match="stays as it is"):
+    with pytest.raises(logstore.ConfigError, match="is unchanged"):
         checked_assignment(Own(answer), members(2), {"t": range(3), "u": range(1)})
 
 

@@ -91,7 +91,7 @@ def test_epoch_that_no_batch_can_have_is_named_or_put_right(
             if is_foreign:
                 store.topic("orders").configure(config_of(2))
                 with pytest.raises(
-                    logstore.errors.CorruptCheckpointError, match="no number"
+                    logstore.errors.CorruptCheckpointError, match="not a number"
                 ):
                     partition.append(b"two")
             else:

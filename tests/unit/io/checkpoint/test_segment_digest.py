@@ -228,5 +228,5 @@ def test_digest_of_another_segment_is_no_digest(root: Directory) -> None:
         read_digest(root, 20)
     value = {**digest.to_dict(), "size": "large"}
     checkpoints.write_state(root, layout.digest_file(10), value)
-    with pytest.raises(CorruptCheckpointError, match="is no digest of this segment"):
+    with pytest.raises(CorruptCheckpointError, match="is not a digest of this segment"):
         read_digest(root, 10)

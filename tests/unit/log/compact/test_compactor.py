@@ -206,7 +206,7 @@ def test_more_offsets_than_a_map_knows(
     far = native.MAP_OFFSETS_MAX
     with with_segments_at(0, far // 2, far, far + 1) as partition:
         with pytest.raises(
-            logstore.errors.UnsupportedError, match=r"4294967295 offsets; t-0"
+            logstore.errors.UnsupportedError, match=r"4294967295 offsets; in t-0"
         ):
             partition.compact(dry_run=True)
         assert partition.compact().removed == 2

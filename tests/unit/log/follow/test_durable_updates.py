@@ -423,7 +423,7 @@ def test_failing_call_fails_no_sync(
         store._context.state.ownership.writer = owner_stamp  # type: ignore[method-assign]
     for number in range(5):
         assert log.append(b"x", durable=True) == number
-    told = [r for r in caplog.records if "what is durable of" in r.getMessage()]
+    told = [r for r in caplog.records if "durable offset of" in r.getMessage()]
     assert len(told) == 1
     store.close()
     with logstore.open(path, read_only=True) as reading:

@@ -34,5 +34,5 @@ def test_columns_are_known_names_each_once() -> None:
     for wrong in ([], ["key", "key"], ["keys"]):
         with pytest.raises(logstore.ConfigError):
             columns.check_columns(wrong)
-    with pytest.raises(TypeError, match="columns is a text"):
+    with pytest.raises(TypeError, match="columns is a str"):
         columns.check_columns("key")

@@ -139,7 +139,7 @@ def test_requested_schema_with_an_unknown_column_is_refused(tmp_path: Path) -> N
     bad = pa.schema([("value", pa.binary()), ("colour", pa.string())])
     with pytest.raises(logstore.ConfigError, match="colour"):
         p.__arrow_c_stream__(bad.__arrow_c_schema__())
-    with pytest.raises(logstore.ConfigError, match="one name at least"):
+    with pytest.raises(logstore.ConfigError, match="at least one name"):
         p.__arrow_c_stream__(pa.schema([]).__arrow_c_schema__())
     with pytest.raises((pa.ArrowException, TypeError, ValueError)):
         pa.RecordBatchReader.from_stream(

@@ -260,7 +260,7 @@ def test_batch_behind_the_end_of_its_segment_is_damage(tmp_path: Path) -> None:
     part.check_bound(chunk, 99, 0)  # it had them when the read came to it
     late = read_of(segment)
     late.check_bound(chunk, 1, 0)
-    with pytest.raises(Damage, match="offset 2 lies behind") as caught:
+    with pytest.raises(Damage, match="offset 2 is past the end") as caught:
         late.check_bound(chunk, offsets[-1], 1)
     assert (caught.value.pos, caught.value.offset) == (2 * segment.size // 100, 1)
     segment.version += 1
@@ -276,7 +276,7 @@ def test_batch_behind_the_read_is_checked(tmp_path: Path) -> None:
     chunk = part.read()
     part.check_beyond(chunk, 3 * size, 2, 3)
     part.check_beyond(chunk, chunk.n, 4, 5)  # it is not in the buffer
-    with pytest.raises(CorruptRecordError, match="offset 3 lies behind offset 4"):
+    with pytest.raises(CorruptRecordError, match="offset 3 does not follow offset 4"):
         part.check_beyond(chunk, 3 * size, 4, 5)
     segment.version += 1
     part.check_beyond(chunk, 3 * size, 4, 5)

@@ -157,7 +157,7 @@ def told(offset: int, found: Facts) -> Facts:
     return replace(found, metadata=replace(found.metadata, announced=offset))
 
 
-TORN = WalkFacts(80, 50, 14, reason="a batch goes on past the end of the file")
+TORN = WalkFacts(80, 50, 14, reason="a batch extends past the end of the file")
 HOLE = WalkFacts(80, 60, 15, reason="zeros instead of a batch")
 OLD = WalkFacts(80, 20, 11, reason="checksum")
 CODEC = WalkFacts(80, 50, 14, reason="codec 7", is_unsupported=True)

@@ -55,7 +55,7 @@ def test_damage_that_cannot_be_recorded_keeps_the_marks_of_a_clean_stop(
     with open_store(tmp_path, _files=files) as opened:
         assert CORRUPT in labels(opened)
         other = opened.topic("other")[0]
-        with pytest.raises(logstore.DiskFullError, match="write down the damage"):
+        with pytest.raises(logstore.DiskFullError, match="record the damage"):
             other.append(b"y")
         with pytest.raises(logstore.DiskFullError):
             opened.create_topic("fourth")

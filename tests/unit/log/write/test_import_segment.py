@@ -401,7 +401,7 @@ def test_messages_of_magic_1_are_copied_whatever_is_said_of_the_file(
     fill(partition, 2)
     staged = stage(store, partition, [5])
     lie = Staged(tuple(log._replace(is_alone=True, magic=2) for log in staged.logs))
-    with pytest.raises(CorruptRecordError, match="is not whole"):
+    with pytest.raises(CorruptRecordError, match="is incomplete"):
         store.publish([lie])
     assert partition.end_offset == 2
     store.publish([Staged(tuple(log._replace(is_alone=True) for log in staged.logs))])

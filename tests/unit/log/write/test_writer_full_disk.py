@@ -381,7 +381,7 @@ def test_error_names_what_there_is_no_room_in(tmp_path: Path, error: int) -> Non
             partition.append(bytes(8000))
         full.full = False
         text = str(caught.value)
-        assert ("this process may write 4096" in text) == (error == errno.EFBIG)
+        assert ("the limit of this process (4096)" in text) == (error == errno.EFBIG)
         assert ("as with a quota" in text) == (error == errno.EDQUOT)
         assert ("0 bytes are free" in text) == (error == errno.ENOSPC)
         files.heal()

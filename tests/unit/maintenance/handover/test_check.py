@@ -94,7 +94,7 @@ def test_bad_argument_is_a_named_error(
 def test_what_is_no_store_is_a_named_error(tmp_path: Path) -> None:
     with pytest.raises(logstore.StoreNotFoundError):
         logstore.kafka.check_handover(tmp_path / "nothing")
-    with pytest.raises(logstore.StoreNotFoundError, match="no log directory"):
+    with pytest.raises(logstore.StoreNotFoundError, match="not a log directory"):
         logstore.kafka.check_handover(tmp_path)
 
 

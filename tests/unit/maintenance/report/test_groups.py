@@ -52,7 +52,7 @@ def test_report_shows_the_lag_of_each_group(store: Path) -> None:
         (
             {"stuck_ms": 61_000},
             "A member of group <g> is stuck",
-            "It has not polled for 1 minute more than it may (max_poll_interval_ms).",
+            "Its poll is 1 minute overdue (max_poll_interval_ms).",
         ),
         ({"has_ended": True}, "which has ended, holds its locks", "has t-0 of group"),
         ({}, "", ""),

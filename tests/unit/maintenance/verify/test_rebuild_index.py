@@ -103,7 +103,7 @@ def test_rebuild_index_tells_each_damaged_log_and_what_it_built(
     ranges = [(error.offset, error.next_offset) for error in errors]
     after = int(logs_in(partition)[2].stem)
     assert ranges == [(0, frames(first)[1].offset), (frame.offset, after)]
-    assert f"reading can go on at offset {after}." in str(errors[1])
+    assert f"reading can continue at offset {after}." in str(errors[1])
     calls: list[tuple[int, int]] = []
     logstore.rebuild_index(
         partition,

@@ -255,13 +255,13 @@ def test_unfinished_snapshot_is_no_store(tmp_path: Path) -> None:
     (left,) = (name for name in os.listdir(tmp_path) if "unfinished" in name)
     assert not (tmp_path / "copy").exists()
     for read_only in (True, False):
-        with pytest.raises(logstore.StoreNotFoundError, match="not finished"):
+        with pytest.raises(logstore.StoreNotFoundError, match="unfinished"):
             logstore.open(tmp_path / left, read_only=read_only)
     # Nor do checks of files accept it without opening the store.
     for look in (logstore.verify, logstore.kafka.check_handover, logstore.report):
-        with pytest.raises(logstore.StoreNotFoundError, match="not finished"):
+        with pytest.raises(logstore.StoreNotFoundError, match="unfinished"):
             look(tmp_path / left)
-    with pytest.raises(logstore.StoreNotFoundError, match="not finished"):
+    with pytest.raises(logstore.StoreNotFoundError, match="unfinished"):
         logstore.repair(tmp_path / left, "skip")
 
 

@@ -83,7 +83,7 @@ def test_request_whose_answer_cannot_be_written_is_answered_with_an_error(
     monkeypatch.setattr(snapshot_requests._OpenRequest, "say", say_little)
     with (
         logstore.open(source),
-        pytest.raises(logstore.StorageError, match="was made, and its report was lost"),
+        pytest.raises(logstore.StorageError, match="was made, but its report was lost"),
     ):
         _asked(source)
     assert _values(source.parent / "copy") == _values(source)

@@ -268,8 +268,8 @@ def test_request_for_a_topic_that_was_made_again_is_refused(
         ({"logs": [["a", -1, 2, 1, ".logstore-staged-a", True, 0, [[0, 1]], ""]]},
          "partition"),
         ({"note": "x" * 1001}, "note"),
-        ({"identity": "process:0"}, "not for callers"),
-        ({"identity": ""}, "not for callers"),
+        ({"identity": "process:0"}, "is reserved"),
+        ({"identity": ""}, "is reserved"),
     ],
     ids=["columns", "name", "partition", "note", "process", "nobody"],
 )  # fmt: skip

@@ -258,7 +258,7 @@ def test_request_that_is_too_large_is_refused(
 ) -> None:
     monkeypatch.setattr(requester, "REQUEST_BYTES_MAX", 100)
     staged = staged_by(reader)
-    with pytest.raises(ConfigError, match="Hand in less"):
+    with pytest.raises(ConfigError, match="Hand in fewer"):
         submit(reader, staged)
     monkeypatch.undo()
     assert submit(reader, staged).is_new

@@ -494,7 +494,7 @@ def test_identities_of_processes_are_reserved(
 ) -> None:
     with (
         logstore.open(path) as store,
-        pytest.raises(logstore.ConfigError, match="not for callers"),
+        pytest.raises(logstore.ConfigError, match="is reserved"),
     ):
         call(store)
 

@@ -40,7 +40,7 @@ def test_identity_of_a_group_given_by_a_caller_is_refused(
     path = store_with(tmp_path / "s")
     with logstore.open(path) as store:
         staged = _staged(store)
-        with pytest.raises(logstore.ConfigError, match="not for callers"):
+        with pytest.raises(logstore.ConfigError, match="is reserved"):
             call(store, staged)
         assert store.published(TAKEN) is None
         store.publish(staged, identity="job", sequence=1)
@@ -50,9 +50,9 @@ def test_identity_of_a_group_handed_in_by_a_caller_is_refused(tmp_path: Path) ->
     """A read-only store refuses it, too; no request is left."""
     path = store_with(tmp_path / "s")
     with logstore.open(path, read_only=True) as store:
-        with pytest.raises(logstore.ConfigError, match="not for callers"):
+        with pytest.raises(logstore.ConfigError, match="is reserved"):
             store.submit([], identity=TAKEN, sequence=1, metadata=b"x")
-        with pytest.raises(logstore.ConfigError, match="not for callers"):
+        with pytest.raises(logstore.ConfigError, match="is reserved"):
             store.stage(TAKEN, 1)
     assert not [name for name in path.iterdir() if "request" in name.name]
 

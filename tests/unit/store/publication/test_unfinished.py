@@ -143,7 +143,9 @@ def test_entry_without_a_seal_counts_if_all_logs_have_its_bytes(
         damaged = [i for i in range(2) if entry == "whole" and contents[i] == "other"]
         for number, partition in enumerate(store.topic("a")):
             if number in damaged:
-                with pytest.raises(LogStoreError, match="a publication has put"):
+                with pytest.raises(
+                    LogStoreError, match="of the unfinished publication"
+                ):
                     partition.append(b"x")
                 name = LOGS[number]
                 assert disk.tree()[name].startswith(files[name])

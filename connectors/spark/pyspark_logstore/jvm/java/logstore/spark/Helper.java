@@ -94,7 +94,7 @@ final class Helper implements AutoCloseable {
             return new Helper(builder.start());
         } catch (IOException error) {
             throw new RuntimeException(
-                    "logstore-jvm asks logstore's Python what is to be read, and cannot run " + python
+                    "cannot run " + python + ", the Python that plans the reads of logstore-jvm"
                             + ": set spark.pyspark.python to a Python that has logstore installed",
                     error);
         }
@@ -160,8 +160,8 @@ final class Helper implements AutoCloseable {
         isBroken = true;
         close();
         return new RuntimeException(
-                "the process that runs logstore's Python (" + python() + " -m " + MODULE
-                        + ") has ended; its standard error says why. logstore must be installed there",
+                "logstore's Python process (" + python() + " -m " + MODULE
+                        + ") has exited: see its standard error. logstore must be installed in that Python",
                 error);
     }
 

@@ -273,7 +273,7 @@ final class TaskReader implements PartitionReader<ColumnarBatch> {
                 throw new IOException(error);
             }
         }
-        throw first != null ? first : new IOException(piece.path + " is another file now");
+        throw first != null ? first : new IOException(piece.path + " was replaced by another file");
     }
 
     private void closeFile() {
@@ -308,7 +308,7 @@ final class TaskReader implements PartitionReader<ColumnarBatch> {
         while (wanted > 0) {
             int n = file.read(ByteBuffer.wrap(buffer, limit, wanted), filePos);
             if (n <= 0) {
-                throw new IOException(piece.path + " has become shorter");
+                throw new IOException(piece.path + " became shorter");
             }
             limit += n;
             filePos += n;
@@ -328,7 +328,7 @@ final class TaskReader implements PartitionReader<ColumnarBatch> {
         try {
             return new byte[Math.toIntExact(bytes)];
         } catch (ArithmeticException | OutOfMemoryError error) {
-            throw new IOException("no memory for a batch of " + bytes + " bytes", error);
+            throw new IOException("not enough memory for a batch of " + bytes + " bytes", error);
         }
     }
 
