@@ -297,8 +297,8 @@ def _clock(facts: StoreView) -> Iterator[Attention]:
         "clock",
         f"Timestamps are ahead of the clock in {count_text(len(ahead), 'partition')}",
         f"By up to {by}, in {_named([partition.name for partition in ahead])}: a "
-        "producer's clock is wrong. Seeks by time find these records late, and retention by "
-        "age uses the modification time of their file.",
+        "producer's clock is wrong. Seeks by time find these records late, and "
+        "retention by age uses the modification time of their file.",
         where=ahead[0].name,
     )
 

@@ -323,7 +323,7 @@ ROWS: dict[str, Row] = {
     "cut-1": Row(
         partial(cut, at=600, to=500, new=COUNT),
         OUT,
-        says={"match": "cut to offset 500", "cut_to": 500},
+        says={"match": "truncated to offset 500", "cut_to": 500},
         then=((b"old", 500), (b"new", COUNT)),
     ),
     "cut-2": Row(
@@ -385,7 +385,7 @@ ROWS: dict[str, Row] = {
         partial(deleted, file_delete_delay_ms=0),
         GONE,
         where=OTHER,
-        says={"match": "orders-0 is not at"},
+        says={"match": "orders-0 is no longer at"},
     ),
     "cut-and-deleted": Row(
         partial(cut_and_deleted, at=1, to=1100), NO_TOPIC, where=OWN
@@ -455,7 +455,7 @@ ROWS: dict[str, Row] = {
             OUT,
             THREE,
             OTHER,
-            says={"match": "was cut"},
+            says={"match": "was truncated"},
         )
         for name in ("close", "kill")
     },
