@@ -459,13 +459,19 @@ class Store:
         if self._closing is None or _has_failed(self._closing):
             self._guard.is_closed = True
             self._closing = loop.create_task(self._close())
+            self._closing.add_done_callback(self._closed)
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
         await self._commits.finish()
+        await asyncio.get_running_loop().run_in_executor(None, self.blocking.close)
+
+    def _closed(self, closing: asyncio.Task[None]) -> None:
+        """Complete the close: a loop that ends cancels all tasks, also those that have
+        not begun."""
         try:
-            # To its end: a loop that is being closed cancels all tasks.
-            await asyncio.get_running_loop().run_in_executor(None, self.blocking.close)
+            if closing.cancelled():
+                self.blocking.close()
         finally:
             self._commits.end()
             self._wakes.close()

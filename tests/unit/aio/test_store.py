@@ -394,7 +394,10 @@ def test_cancelled_close_goes_on(tmp_path: Path) -> None:
     run(main())
 
 
-def test_end_of_the_program_during_a_close_finishes_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("waits", [False, True], ids=["closes", "waits for commits"])
+def test_end_of_the_program_during_a_close_finishes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits: bool
+) -> None:
     """`asyncio.run` cancels all tasks at its end, and waits for the thread."""
 
     async def main() -> None:
@@ -405,9 +408,15 @@ def test_end_of_the_program_during_a_close_finishes_it(tmp_path: Path) -> None:
     with pytest.raises(KeyError):
         run(main())
 
+    kept = []  # else the finalizer of the store closes it
+
     async def forgetful() -> None:
         store = await logstore.aio.open(tmp_path)
+        kept.append(store)
         await store.topic("orders")[0].append(b"1")
+        if waits:
+            finished = asyncio.Event().wait
+            monkeypatch.setattr(store._commits, "finish", finished)
         closing = asyncio.create_task(store.close())
         await asyncio.sleep(0)
         del closing
