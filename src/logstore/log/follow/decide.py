@@ -262,7 +262,9 @@ def _own(before: Observed, now: Observed) -> tuple[int, set[int], tuple[str, ...
         known = (end for end in before.ends if end.size and end.base in kept)
         ends = [end.offset for end in known if end.offset <= upto]
         highest, stands = max(ends, default=0), _stands(before, now, upto)
-        if now.files and highest > max(now.files[0].base, stands):
+        # Its files below the other one may have been refilled to their former ends.
+        is_backup = is_new_writer and OTHER_FILE in why
+        if now.files and (is_backup or highest > max(now.files[0].base, stands)):
             why.append(OTHER_BYTES)
             cut_to = stands
         elif cut_to == NO_CUT and unlike and not now.damage:

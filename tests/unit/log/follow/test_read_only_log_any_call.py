@@ -343,6 +343,8 @@ ROWS: dict[str, Row] = {
             ("restored", SIZE, 1 << 20, 5),
             ("restored", SIZE + 40, 1 << 20, 5),  # the batches lie at other places
             ("restored", SIZE, SIZE, 5),
+            # The first segment is refilled to the offset at which it ended.
+            ("restored", SIZE, 5 * SIZE, 5),
             ("cut", SIZE, 1 << 20, 2),
             ("appended", SIZE, 1 << 20, 15),
         )
