@@ -147,8 +147,8 @@ def test_undo_that_is_interrupted_anywhere_is_done_by_the_next_opening(
             topics = [store.topic(name) for name in "ab"]
             assert ends(topics) == [2, 2], nth
             check_usable(store, topics, [2, 2])
-        nth += stride(7)
-    assert nth > 100
+        nth += stride(41)
+    assert nth > 1000
 
 
 @pytest.mark.parametrize("raised", [0, 1, 2])
