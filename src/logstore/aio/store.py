@@ -467,8 +467,8 @@ class Store:
         await asyncio.get_running_loop().run_in_executor(None, self.blocking.close)
 
     def _closed(self, closing: asyncio.Task[None]) -> None:
-        """Complete the close: a loop that ends cancels all tasks, also those that have
-        not begun."""
+        """Complete the close: the end of a loop cancels all tasks, even before their
+        first step."""
         try:
             if closing.cancelled():
                 self.blocking.close()

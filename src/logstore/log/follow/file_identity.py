@@ -96,8 +96,8 @@ class LogFiles:
     Attributes:
         is_foreign: another program writes the log, and so may replace segments.
         has_last_stayed: certainly the last file of a foreign log was not written while
-            the log was loaded. What looks like damage may else be of two moments: from
-            before and after it was truncated, or from within an append.
+            the log was loaded. If it was, apparent damage may mix two moments: from
+            before and after a truncation, or within an append.
     """
 
     def __init__(self, directory: Directory, *, is_foreign: bool) -> None:
