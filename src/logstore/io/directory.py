@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+from collections.abc import Callable
 from typing import Final
 
 from logstore import _native as native
@@ -350,10 +351,16 @@ class Directory:
             n = self.files.read(fd, buffer, 0)
         return size, bytes(memoryview(buffer)[:n])
 
-    def read_file(self, name: str, limit: int = 64 << 20) -> bytes:
-        """The whole of a small file; raises EFBIG beyond `limit` bytes."""
+    def read_file(
+        self,
+        name: str,
+        limit: int = 64 << 20,
+        size_of: Callable[[int], int] | None = None,
+    ) -> bytes:
+        """The whole of a small file, or its first `size_of(descriptor)` bytes; raises
+        EFBIG beyond `limit` bytes."""
         with self.opened(name) as fd:
-            size = self.files.size(fd)
+            size = (size_of or self.files.size)(fd)
             if size > limit:
                 raise OSError(errno.EFBIG, f"larger than {limit} bytes", name)
             buffer = bytearray(size)

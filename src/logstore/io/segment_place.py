@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import itertools
 import os
 from typing import Any, Final, Protocol
@@ -23,7 +24,6 @@ from logstore.io.stamps import FileInfo
 
 __all__ = ["REPLACED", "LocalFile", "Place", "Placed", "FollowingSegments"]
 
-_INDEX_MAX: Final = 64 << 20
 # A multiple of the sizes of the entries of an index, 8 and 12 bytes.
 _INDEX_BLOCK: Final = 12 << 10
 _ENTRY_MAX: Final = 12
@@ -245,14 +245,8 @@ class LocalFile:
     def index_bytes(self, segment: Placed, suffix: str) -> bytes:
         """Read an index as `Place.index_bytes`; without most of the zeros at its end,
         behind the entries: a broker that runs has it at its full size, 10 MB."""
-        name = self.name(suffix)
-        with self.directory.opened(name) as fd:
-            size = _filled(self.directory.files, fd)
-            if size > _INDEX_MAX:
-                raise OSError(errno.EFBIG, f"larger than {_INDEX_MAX} bytes", name)
-            buffer = bytearray(size)
-            n = self.directory.files.read(fd, buffer, 0)
-            return bytes(memoryview(buffer)[:n])
+        size_of = functools.partial(_filled, self.directory.files)
+        return self.directory.read_file(self.name(suffix), size_of=size_of)
 
     def open_file(self, segment: Placed) -> OpenFile | None:
         """Open the log as `Place.open_file`."""
